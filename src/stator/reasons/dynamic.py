@@ -1,0 +1,7 @@
+"""Reasons that belong to: dynamic."""
+
+from __future__ import annotations
+
+from stator.reasons.row import Reason
+
+ROWS: tuple[Reason, ...] = ()
