@@ -1,0 +1,9 @@
+"""Guards: the conditions a compiled entry assumed, checked natively and explained from the same data.
+
+`reference` says in Python what each guard means, `compile_guards` turns a tree into a native program.
+"""
+
+from stator.guards.reference import Miss, all_misses, evaluate, explain_miss
+from stator.guards.size_program import SizeProgram
+
+__all__ = ["Miss", "SizeProgram", "all_misses", "evaluate", "explain_miss"]
