@@ -18,7 +18,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,7 @@ SETTINGS: dict[str, Setting] = {
     ),
     # observability
     "progress": Setting(True, "show on a terminal what a compile longer than a second is doing"),
+    "trace_size_mb": Setting(256, "bound of each trace file; beyond it only the short records are written"),
 }
 
 for _name, _row in SETTINGS.items():
@@ -180,8 +181,16 @@ class Config(types.ModuleType):
         return ((name, getattr(self, name)) for name in SETTINGS)
 
 
+if TYPE_CHECKING:  # the object below stands in for this module; a type checker sees only the module
+
+    def __getattr__(name: str) -> Any: ...
+
+
 _config = Config(__name__)
 _config.__dict__.update(
-    {key: globals()[key] for key in ("__file__", "__spec__", "__loader__", "__package__", "SETTINGS", "Setting", "Config")}
+    {
+        key: globals()[key]
+        for key in ("__file__", "__spec__", "__loader__", "__package__", "SETTINGS", "Setting", "Config")
+    }
 )
 sys.modules[__name__] = _config
