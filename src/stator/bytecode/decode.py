@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from stator.bytecode.cache import CodeCache
 from stator.bytecode.tables import NO_LOCATION, Location, parse_exceptions, parse_locations
 from stator.bytecode.versions import DECODING, EXTENDED_ARG, Kind
 
@@ -241,22 +242,9 @@ def _decode_instructions(
     return tuple(instructions), index_of_unit
 
 
-_decoded: dict[int, tuple[weakref.ref[types.CodeType], DecodedCode]] = {}
+_decoded: CodeCache[DecodedCode] = CodeCache()
 
 
 def decode(code: types.CodeType) -> DecodedCode:
     """The decoded form of `code`, made once."""
-    key = id(code)
-    row = _decoded.get(key)
-    # Code objects compare by content, but file names are not part of it: the key is the object, checked by its ref.
-    if row is not None and row[0]() is code:
-        return row[1]
-
-    def forget(reference: weakref.ref[types.CodeType]) -> None:
-        current = _decoded.get(key)
-        if current is not None and current[0] is reference:
-            del _decoded[key]
-
-    result = DecodedCode(code)
-    _decoded[key] = (weakref.ref(code, forget), result)
-    return result
+    return _decoded.get(code) or _decoded.put(code, DecodedCode(code))
