@@ -1,0 +1,204 @@
+"""Non-strict tracing: run a function once on stand-ins and keep the operators it ran.
+
+Contract. `trace(fn, mode=...)(*args)` returns a `GraphModule` of ATen operators that takes what `fn` takes and
+returns what it returns (any registered pytree). Python runs as it is and leaves no mark in the graph: arguments that
+are no tensors, sizes and captured values become constants, listed in `graph_module.meta`:
+
+    meta["constants"]        name of the attribute -> where the tensor came from
+    meta["specialisations"]  sentences: what the graph takes for granted
+
+    mode="fake"      tensors without values; reading one is an error
+    mode="symbolic"  the same, with sizes that stay symbolic
+    mode="real"      operators also run on the real arguments; values read are frozen into the graph
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.fx
+import torch.utils._pytree as pytree
+from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
+
+from stator.aot import passes
+from stator.aot.abstract import AbstractTensor
+from stator.aot.export import to_graph_module
+from stator.aot.lines import user_line
+from stator.aot.recorder import Recorder
+from stator.aot.refusal import refuse
+from stator.aot.tape import INPUT, Step
+
+MODES = ("fake", "real", "symbolic")
+
+
+def trace(
+    fn: Callable[..., Any], mode: str = "fake", *, allow_real_inputs: bool = False
+) -> Callable[..., torch.fx.GraphModule]:
+    """A function that takes `fn`'s arguments and returns the graph `fn` ran on them."""
+    if mode not in MODES:
+        raise refuse("aot_mode", detail=repr(mode))
+
+    def traced(*args: Any, **kwargs: Any) -> torch.fx.GraphModule:
+        return _trace(fn, mode, allow_real_inputs, args, kwargs)
+
+    return traced
+
+
+def _trace(
+    fn: Callable[..., Any], mode: str, allow_real_inputs: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.fx.GraphModule:
+    leaves, in_spec = pytree.tree_flatten((args, kwargs))
+    names = _leaf_names(fn, args, kwargs)
+    sources: dict[str, str] = {}
+
+    def meet_real(tensor: torch.Tensor) -> None:
+        description = _describe(fn, tensor)
+        if not allow_real_inputs and description is not None:
+            raise refuse("aot_real_tensor", detail=description, line=recorder.line() or "")
+        sources[f"_tensor_constant{len(recorder.tape.constants)}"] = description or "made while tracing"
+
+    recorder = Recorder(real=mode == "real", locate=user_line, on_real_tensor=meet_real)
+    try:
+        abstract_leaves = [
+            _abstract_leaf(recorder, name, leaf, mode) for name, leaf in zip(names, leaves, strict=True)
+        ]
+        call_args, call_kwargs = pytree.tree_unflatten(abstract_leaves, in_spec)
+        with recording(recorder):
+            result = fn(*call_args, **call_kwargs)
+        out_leaves, out_spec = pytree.tree_flatten(result)
+        recorder.tape.outputs = [_lower_output(recorder, leaf) for leaf in out_leaves]
+        passes.dead_code(recorder.tape)
+        signature = _PyTreeInfo(list(names), in_spec, out_spec)
+        module = to_graph_module(recorder.tape, getattr(fn, "__name__", type(fn).__name__), _PyTreeCodeGen(signature))
+        module.meta["mode"] = mode
+        module.meta["constants"] = {name: sources.get(name, "") for name in recorder.tape.constants}
+        module.meta["specialisations"] = _specialisations(names, leaves, recorder)
+        return module
+    finally:
+        recorder.close()
+
+
+@contextmanager
+def recording(recorder: Recorder) -> Iterator[None]:
+    """Everything a trace needs around it: the mode, one autograd thread, no inference mode."""
+    inference = torch.is_inference_mode_enabled()
+    with (
+        torch.inference_mode(False) if inference else nullcontext(),
+        torch.no_grad() if inference else nullcontext(),
+        torch.autograd.set_multithreading_enabled(False),
+        recorder,
+    ):
+        yield
+
+
+def _abstract_leaf(recorder: Recorder, name: str, leaf: Any, mode: str) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        recorder.tape.inputs.append(Step(INPUT, name, value=leaf))
+        return leaf
+    check_plain(leaf)
+    made = recorder.input(name, leaf)
+    if leaf.requires_grad:
+        made.requires_grad_(True)
+    return made
+
+
+def check_plain(tensor: torch.Tensor) -> None:
+    """Refuse tensor subclasses that dispatch by themselves."""
+    kind = type(tensor)
+    if kind in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, AbstractTensor):
+        return
+    dispatch = getattr(kind, "__torch_dispatch__", None)
+    if dispatch is not None and dispatch is not torch._C._disabled_torch_dispatch_impl:
+        raise refuse("aot_subclass", detail=kind.__name__)
+
+
+def _lower_output(recorder: Recorder, leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        with torch.no_grad():
+            return recorder.own(leaf).op
+    return recorder.lower(leaf, [])
+
+
+def _leaf_names(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """A placeholder name per leaf: the parameter's name, with its path where it holds several."""
+    try:
+        bound = inspect.signature(fn).bind(*args, **kwargs)
+        parameters = list(bound.signature.parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    prefixes = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL]
+    owners = [prefixes[place] if place < len(prefixes) else f"argument{place}" for place in range(len(args))]
+    taken: set[str] = set()
+    names: list[str] = []
+    for owner, value in [*zip(owners, args, strict=True), *kwargs.items()]:
+        for path, _ in pytree.tree_flatten_with_path(value)[0]:
+            parts = "_".join(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path)
+            name = "".join(letter if letter.isalnum() else "_" for letter in f"{owner}_{parts}" if parts or letter)
+            name = (name if parts else owner).strip("_") or "argument"
+            while name in taken:
+                name += "_"
+            taken.add(name)
+            names.append(name)
+    return names
+
+
+def _specialisations(names: list[str], leaves: list[Any], recorder: Recorder) -> list[str]:
+    found: list[str] = []
+    for name, leaf in zip(names, leaves, strict=True):
+        if isinstance(leaf, torch.Tensor):
+            if recorder.symbols is None:
+                found.append(f"{name} has size {tuple(leaf.shape)}")
+        else:
+            found.append(f"{name} is the constant {leaf!r}")
+    return found + recorder.specialised
+
+
+def _describe(fn: Callable[..., Any], tensor: torch.Tensor) -> str | None:
+    """How the user calls a tensor the function reaches without being given it; None for one made while tracing."""
+    shape = f"{type(tensor).__name__} of size {tuple(tensor.shape)}"
+    for name, value in _reachable(fn):
+        if value is tensor:
+            return f"`{name}`, a {shape}"
+        if isinstance(value, torch.nn.Module):
+            for path, inner in [*value.named_parameters(), *value.named_buffers()]:
+                if inner is tensor:
+                    return f"`{name}.{path}`, a {shape}"
+    if tensor.grad_fn is None and type(tensor) is torch.Tensor and _just_made(tensor):
+        return None
+    return f"a {shape}"
+
+
+def _just_made(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is the literal `torch.tensor(...)` makes before it is lifted into the trace."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is Recorder.__torch_dispatch__.__code__:
+            func = frame.f_locals.get("func")
+            return func in (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
+        frame = frame.f_back
+    return False
+
+
+def _reachable(fn: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """Names and values a function sees outside of its arguments."""
+    owner = getattr(fn, "__self__", None)
+    if isinstance(fn, torch.nn.Module):
+        yield "self", fn
+    elif isinstance(owner, torch.nn.Module):
+        yield "self", owner
+    function = inspect.unwrap(getattr(fn, "__func__", fn)) if callable(fn) else fn
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:
+            continue
+    for name in code.co_names:
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
