@@ -8,6 +8,7 @@ row there (a recompile, a refused fusion, a specialisation) the tables below are
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,10 +45,14 @@ class Advice:
 def short_path(file: str) -> str:
     """A file as the user knows it: relative to the working directory where it lies below it."""
     try:
-        relative = os.path.relpath(file)
-    except (ValueError, OSError):  # another drive, or a working directory that is gone
+        return _relative(file, os.getcwd())
+    except OSError:  # a working directory that is gone
         return file
-    return file if relative.startswith("..") or file.startswith("<") else relative
+
+
+@functools.lru_cache(4096)
+def _relative(file: str, directory: str) -> str:
+    return file.removeprefix(directory.rstrip("/") + "/")
 
 
 def place(location: Location | None) -> str:

@@ -14,7 +14,7 @@ import dis
 import linecache
 import math
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,9 +81,33 @@ def location_from(value: Any) -> Location | None:
     return None
 
 
+_remembered_lines: dict[tuple[str, int], str] = {}
+
+
 def source_line(location: Location | None) -> str:
     """The user's source text there, stripped; empty if it cannot be read."""
-    return "" if location is None else linecache.getline(location.file, location.line).strip()
+    if location is None:
+        return ""
+    known = _remembered_lines.get((location.file, location.line))
+    return linecache.getline(location.file, location.line).strip() if known is None else known
+
+
+def remember_lines(lines: Iterable[tuple[str, int, str]]) -> None:
+    """Source text a trace brought along: the files may be on another machine, or changed since."""
+    _remembered_lines.update({(file, line): text for file, line, text in lines})
+
+
+def locations(record: Record) -> Iterator[Location]:
+    """The user lines a record points at."""
+    if record.location is not None:
+        yield record.location
+    fields = record.fields
+    rows = fields.get({"guards": "guards", "recompile": "misses"}.get(record.kind, "")) or ()
+    candidates = [fields.get("user_line"), *(fields.get("user_lines") or ()), *(row.get("at") for row in rows)]
+    for value in candidates:
+        location = location_from(value)
+        if location is not None:
+            yield location
 
 
 def _short(text: str) -> str:
