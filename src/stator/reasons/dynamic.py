@@ -4,4 +4,37 @@ from __future__ import annotations
 
 from stator.reasons.row import Reason
 
-ROWS: tuple[Reason, ...] = ()
+ROWS: tuple[Reason, ...] = (
+    Reason(
+        "data_dependent_size",
+        "A decision hangs on a size or number that only the run time knows: {detail}.",
+        "The value comes out of a tensor (`.item()`, `nonzero`), so there is no example to decide by, and either "
+        "answer would be wrong for some inputs.",
+        "State what you know of the value with `torch._check` before this line",
+        """
+def example():
+    from stator.sizes import SizeContext
+
+    count = SizeContext().unbacked("counts.item()")
+    if count > 3:
+        pass
+""",
+    ),
+    Reason(
+        "dynamic_mark_specialised",
+        "A size marked dynamic cannot stay so: {detail}.",
+        "The program gives it one value, or a narrower range than the mark promises, so a graph for the promised range "
+        "does not exist.",
+        "Change the line so that it works for every size, or use maybe_mark_dynamic, or give the range it works for",
+        """
+def example():
+    from stator.sizes import SizeContext
+    from stator.values.source import SourceTree
+
+    sizes = SizeContext()
+    batch = sizes.symbol(SourceTree(("x",)).local(0).child("SIZE", 0), hint=8)
+    sizes.constrain(batch, 1, 4096, strict=True, mark="mark_dynamic(x, 0, min=1, max=4096)")
+    range(batch)
+""",
+    ),
+)
