@@ -118,18 +118,23 @@ def assemble(operations: Sequence[Operation], handlers: Iterable[Handler] = (), 
 def insert(
     operations: Sequence[Operation], handlers: Iterable[Handler], before: Mapping[int, Sequence[Operation]]
 ) -> tuple[list[Operation], list[Handler]]:
-    """Put new operations in front of some: a jump to an old one arrives at the new ones, under the same handler."""
+    """Put new operations in front of some: a jump to an old one arrives at the new ones, under the same handler.
+
+    Targets of the new operations are old indexes too; they arrive behind the new ones, at the old one itself.
+    """
     moved = []
+    itself = []
     result: list[Operation] = []
     for index, row in enumerate(operations):
         moved.append(len(result))
         result += before.get(index, ())
+        itself.append(len(result))
         result.append(row)
     moved.append(len(result))
     old = set(map(id, operations))
     for row in result:
-        if row.target >= 0 and id(row) in old:
-            row.target = moved[row.target]
+        if row.target >= 0:
+            row.target = (moved if id(row) in old else itself)[row.target]
     return result, [
         row._replace(start=moved[row.start], end=moved[row.end], target=moved[row.target]) for row in handlers
     ]

@@ -33,21 +33,33 @@ FREE = 4
 class PositionTable:
     """Source positions per code unit, parsed on first use: most code never fails, so most tables are never read."""
 
-    __slots__ = ("_first_line", "_table", "_units")
+    __slots__ = ("_first_line", "_last_line", "_table", "_units")
 
     def __init__(self, table: bytes, first_line: int) -> None:
         self._table = table
         self._first_line = first_line
         self._units: list[Location] | None = None
+        self._last_line = first_line
+
+    def _parse(self) -> list[Location]:
+        units: list[Location] = []
+        for count, location in parse_locations(self._table, self._first_line):
+            units += [location] * count
+            if location.line is not None:
+                self._last_line = location.line
+        self._units = units
+        return units
 
     def at(self, unit: int) -> Location:
-        units = self._units
-        if units is None:
-            units = []
-            for count, location in parse_locations(self._table, self._first_line):
-                units += [location] * count
-            self._units = units
+        units = self._units or self._parse()
         return units[unit] if unit < len(units) else NO_LOCATION
+
+    @property
+    def last_line(self) -> int:
+        """The line a run appended to the table counts from."""
+        if self._units is None:
+            self._parse()
+        return self._last_line
 
 
 class Instruction:
@@ -165,6 +177,13 @@ class DecodedCode:
         self.free_indexes: dict[str, int] = {name: len(names) + i for i, name in enumerate(code.co_freevars)}
         self.localsplus_names: tuple[str, ...] = names + code.co_freevars
         self.localsplus_kinds: tuple[int, ...] = (*kinds, *[FREE] * self.nfrees)
+
+    def start_of(self, index: int) -> int:
+        """Where instruction `index` begins, its EXTENDED_ARGs included: what jumps to it aim at."""
+        offset = self.instructions[index].offset
+        while offset and self.index_of_offset[offset - 2] == index:
+            offset -= 2
+        return offset
 
     @property
     def code(self) -> types.CodeType:
