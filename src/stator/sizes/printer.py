@@ -48,6 +48,7 @@ FORMS: dict[str, tuple[str, int]] = {
     **{name: ("math." + name + "({})", _ATOM) for name in MATH_FUNCTIONS},
 }
 
+OPERATORS = {"eq": "==", "ge": ">=", "le": "<=", "lt": "<"}
 NameOf = Callable[[Expr], str]
 
 
@@ -56,11 +57,24 @@ def text_of(algebra: Algebra, expr: Expr, name_of: NameOf = lambda symbol: symbo
     return _Printer(algebra, name_of).expression(expr)[0]
 
 
-def split_signs(algebra: Algebra, operand: Expr) -> tuple[Expr, Expr]:
-    """`(p, q)` with `operand = p - q`, both with positive coefficients only."""
-    positive = {monomial: factor for monomial, factor in operand.terms if factor > 0}
-    negative = {monomial: -factor for monomial, factor in operand.terms if factor < 0}
-    return algebra.polynomial(positive), algebra.polynomial(negative)
+def sides(algebra: Algebra, comparison: Expr) -> tuple[Expr, Expr, str]:
+    """`(p, q, operator)` for an eq0 or ge0: the constant alone on the right where it can be, no negative terms."""
+    operand: Expr = comparison.args[0]
+    offset = operand.terms[0][1] if not operand.terms[0][0] else 0
+    variable = algebra.add(operand, algebra.integer(-offset))
+    rest, remainders = take_remainders(algebra, variable)
+    signs = {factor > 0 for _, factor in rest.terms} | {times > 0 for times, _, _ in remainders}
+    if signs == {False}:
+        return algebra.negate(variable), algebra.integer(offset), "eq" if comparison.kind == "eq0" else "le"
+    if signs == {True} or remainders:
+        return variable, algebra.integer(-offset), "eq" if comparison.kind == "eq0" else "ge"
+    positive = algebra.polynomial({monomial: factor for monomial, factor in operand.terms if factor > 0})
+    negative = algebra.polynomial({monomial: -factor for monomial, factor in operand.terms if factor < 0})
+    if comparison.kind == "eq0":  # the older symbol on the left
+        return (positive, negative, "eq") if variable.terms[0][1] > 0 else (negative, positive, "eq")
+    if offset == -1:  # p >= q + 1
+        return algebra.sub(negative, algebra.one), positive, "lt"
+    return positive, negative, "ge"
 
 
 def take_remainders(algebra: Algebra, operand: Expr) -> tuple[Expr, list[tuple[int, Expr, Expr]]]:
@@ -150,22 +164,5 @@ class _Printer:
         return "*".join(self.bound(self.algebra.atoms[number], _ATOM) for number in monomial)
 
     def comparison(self, expr: Expr) -> str:
-        algebra = self.algebra
-        left, right = split_signs(algebra, expr.args[0])
-        operand, remainders = take_remainders(algebra, expr.args[0])
-        if remainders:
-            constant = operand.constant
-            if constant is not None:
-                whole = self.sum(algebra.sub(expr.args[0], operand))[0]
-                if whole.startswith("-"):
-                    whole = self.sum(algebra.sub(operand, expr.args[0]))[0]
-                    return f"{whole} {'==' if expr.kind == 'eq0' else '<='} {constant}"
-                return f"{whole} {'==' if expr.kind == 'eq0' else '>='} {-constant}"
-            return f"{self.sum(expr.args[0])[0]} {'==' if expr.kind == 'eq0' else '>='} 0"
-        if expr.kind == "eq0":
-            return f"{self.expression(left)[0]} == {self.expression(right)[0]}"
-        if left.constant is not None:  # k >= q reads better as q <= k
-            return f"{self.expression(right)[0]} <= {left.constant}"
-        if right.constant is None and right.terms[0] == ((), 1):  # p >= q + 1 as q < p
-            return f"{self.expression(algebra.sub(right, algebra.one))[0]} < {self.expression(left)[0]}"
-        return f"{self.expression(left)[0]} >= {self.expression(right)[0]}"
+        left, right, operator = sides(self.algebra, expr)
+        return f"{self.expression(left)[0]} {OPERATORS[operator]} {self.expression(right)[0]}"
