@@ -165,12 +165,12 @@ class IntegerTable:
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, int, int]] = []
-        self._index: dict[IntExpr, int] = {}
+        self.index: dict[IntExpr, int] = {}
 
     def add(self, value: Integer) -> int:
         """The row of a value."""
         expression = as_expression(value)
-        index = self._index.get(expression)
+        index = self.index.get(expression)
         if index is not None:
             return index
         if expression.operation in LEAVES:
@@ -178,5 +178,5 @@ class IntegerTable:
         else:
             row = (expression.operation, self.add(expression.left), self.add(expression.right))
         self.rows.append(row)
-        index = self._index[expression] = len(self.rows) - 1
+        index = self.index[expression] = len(self.rows) - 1
         return index

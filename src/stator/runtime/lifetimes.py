@@ -13,19 +13,36 @@ operators: an argument with an alias mark in the schema, and every argument of a
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 
 from stator.runtime.integers import IntExpr
-from stator.runtime.plan import HOLDS_TENSOR, Extern, Item, Plan, Release, Slot, Step, View, leaves, reads, results
+from stator.runtime.plan import (
+    HOLDS_TENSOR,
+    Extern,
+    Item,
+    Plan,
+    Release,
+    Slot,
+    Step,
+    View,
+    declarations,
+    leaves,
+    reads,
+    results,
+)
 
 # Held from outside for as long as the call lasts: never released.
 OUTSIDE = frozenset({"tensor_input", "integer_input", "object_input", "constant"})
 OWNING = HOLDS_TENSOR | {"list", "object"}
 
 
-def unmarked_aliases(op: torch._ops.OpOverload) -> bool:
+def unmarked_aliases(op: Any) -> bool:
     """Whether a result may share memory with an argument without a mark in the schema."""
+    if not isinstance(op, torch._ops.OpOverload):
+        return True
     if op._schema.is_mutable:
         return False
     return op.namespace not in ("aten", "prims") or op._can_decompose()
@@ -39,14 +56,11 @@ def sharers(step: Step) -> list[Slot]:
         case Item():
             return [step.source]
         case Extern():
-            every = unmarked_aliases(step.op)
-            return [
-                value
-                for declared, argument in zip(step.op._schema.arguments, step.arguments, strict=True)
-                if every or declared.alias_info is not None
-                for value in leaves(argument)
-                if isinstance(value, Slot)
-            ]
+            arguments: Iterable[Any] = step.arguments
+            if not unmarked_aliases(step.op):
+                pairs = zip(declarations(step.op), step.arguments, strict=True)
+                arguments = [argument for declared, argument in pairs if declared.alias_info is not None]
+            return [value for value in leaves(list(arguments)) if isinstance(value, Slot)]
         case _:
             return []
 

@@ -7,7 +7,7 @@ numbered in the order they were made. A step reads slots made before it. Devices
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,9 +108,12 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Extern:
-    """Call an operator. `arguments` are in schema order, defaults filled in; `results` follow the schema's returns."""
+    """Call an operator: `arguments` in schema order, defaults filled in; `results` follow the schema's returns.
 
-    op: torch._ops.OpOverload
+    Or call a Python function, its arguments by position.
+    """
+
+    op: torch._ops.OpOverload | Callable[..., Any]
     arguments: tuple[Any, ...]
     results: tuple[Slot, ...]
     line: str | None
@@ -146,6 +149,7 @@ class Plan:
     constants: dict[int, torch.Tensor] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     outputs: tuple[Output, ...] = ()
+    mutated: tuple[Slot, ...] = ()
     # Slot index -> first and last step that needs the slot's arena memory.
     arena: dict[int, tuple[int, int]] = field(default_factory=dict)
 
@@ -180,6 +184,11 @@ def reads(step: Step) -> Iterator[Slot | IntExpr]:
     for value in values:
         if isinstance(value, (Slot, IntExpr)):
             yield value
+
+
+def declarations(op: torch._ops.OpOverload | Callable[..., Any]) -> list[Any]:
+    """What an operator's schema says of each argument; nothing for a Python function."""
+    return list(op._schema.arguments) if isinstance(op, torch._ops.OpOverload) else []
 
 
 def results(step: Step) -> tuple[Slot, ...]:

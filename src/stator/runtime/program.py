@@ -14,12 +14,12 @@ Operators run below autograd, with no grad recorded, exactly as given: the build
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from stator.runtime import lifetimes
+from stator.runtime import lifetimes, native
 from stator.runtime.integers import INPUT, OFFSET, SIZE, STRIDE, Integer, IntExpr
 from stator.runtime.plan import (
     HOLDS_INTEGER,
@@ -37,8 +37,6 @@ from stator.runtime.plan import (
     leaves,
     reads,
 )
-from stator.runtime.reference import ReferenceProgram
-from stator.runtime.text import describe
 
 __all__ = ["IntExpr", "Integer", "ProgramBuilder", "Slot"]
 
@@ -167,6 +165,28 @@ class ProgramBuilder:
         self._step(Extern(op, arguments, tuple(made), user_line))
         return made
 
+    def python(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any] = (),
+        results: Sequence[str] = ("tensor",),
+        user_line: str | None = None,
+    ) -> list[Slot]:
+        """Call a Python function by position; `results` are kinds of slots (`SLOT_KINDS`), one is returned bare."""
+        for kind in results:
+            if kind not in ("tensor", "optional", "list", "integer", "object"):
+                raise ValueError(f"a function cannot return {kind!r}")
+        made = [self._slot(kind) for kind in results]
+        self._step(Extern(function, tuple(args), tuple(made), user_line))
+        return made
+
+    def mutated(self, slot: Slot) -> None:
+        """State that kernels write this input: its version counter moves when the program has run, as eager's does."""
+        if self._own(slot).kind != "tensor_input":
+            raise ValueError(f"{slot!r} is a {slot.kind}, not an input")
+        if slot not in self.plan.mutated:
+            self.plan.mutated = (*self.plan.mutated, slot)
+
     def item(self, slot: Slot, index: int) -> Slot:
         """An entry of a list of tensors that an operator returned."""
         if self._own(slot).kind != "list":
@@ -192,8 +212,7 @@ class ProgramBuilder:
         if self._built:
             raise RuntimeError(f"{self.plan.name} was already built")
         self._built = True
-        plan = lifetimes.settle(self.plan)
-        return ReferenceProgram(plan, "", lambda: describe(plan))
+        return native.compile_plan(lifetimes.settle(self.plan))
 
     # checks
 

@@ -15,6 +15,7 @@ import torch
 from stator.runtime import integers
 from stator.runtime.integers import IntExpr
 from stator.runtime.plan import Allocate, Extern, Item, Kernel, Plan, Release, Slot, Step, View
+from stator.runtime.text import note, operator_name
 
 KernelFunction = ctypes.CFUNCTYPE(
     None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.c_int64, ctypes.c_int64
@@ -50,8 +51,10 @@ def argument(value: Any, slots: list[Any]) -> Any:
     return value
 
 
-def call_operator(op: torch._ops.OpOverload, arguments: list[Any]) -> Any:
-    """Call an operator with its arguments in schema order."""
+def call_operator(op: Any, arguments: list[Any]) -> Any:
+    """Call an operator with its arguments in schema order, or a function with its arguments by position."""
+    if not isinstance(op, torch._ops.OpOverload):
+        return op(*arguments)
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for declared, value in zip(op._schema.arguments, arguments, strict=True):
@@ -62,9 +65,17 @@ def call_operator(op: torch._ops.OpOverload, arguments: list[Any]) -> Any:
     return op(*positional, **named)
 
 
-def explain(error: BaseException, what: str, line: str | None) -> None:
-    """Name the user's line on an error that a step raised."""
-    error.add_note(f"stator: while running {what}" + (f" for {line}" if line else ""))
+def below_autograd() -> int:
+    """The dispatch keys a program runs without: autograd and autocast, which the graph has behind it."""
+    with torch._C._AutoDispatchBelowAutograd():
+        keys = int(torch._C._dispatch_tls_local_exclude_set().raw_repr())
+    for name in dir(torch._C.DispatchKey):
+        if name.startswith("Autocast"):
+            keys |= int(torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)).raw_repr())
+    return keys
+
+
+EXCLUDED_KEYS = below_autograd()
 
 
 class ReferenceProgram:
@@ -86,9 +97,12 @@ class ReferenceProgram:
             slots[slot.index] = check_input(slot, value)
         for index, constant in plan.constants.items():
             slots[index] = constant
-        with torch._C._AutoDispatchBelowAutograd(), torch._C.DisableTorchFunctionSubclass():
+        excluded = torch._C.DispatchKeySet.from_raw_repr(EXCLUDED_KEYS)
+        with torch._C._ExcludeDispatchKeyGuard(excluded), torch._C.DisableTorchFunctionSubclass():
             for step in plan.steps:
                 run_step(step, slots)
+        if plan.mutated:
+            torch._C._increment_version([slots[slot.index] for slot in plan.mutated])
         return tuple(
             slots[output.index] if isinstance(output, Slot) else None if output is None else evaluate(output, slots)
             for output in plan.outputs
@@ -141,7 +155,7 @@ def run_extern(step: Extern, slots: list[Any]) -> None:
     try:
         returned = call_operator(step.op, arguments)
     except Exception as error:
-        explain(error, str(step.op), step.line)
+        error.add_note(note(operator_name(step.op), step.line))
         raise
     if len(step.results) == 1:
         returned = (returned,)

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import Any
 
-from stator.runtime.plan import Allocate, Extern, Item, Kernel, Plan, Release, Slot, Step, View
+import torch
+
+from stator.runtime.plan import Allocate, Extern, Item, Kernel, Plan, Release, Slot, Step, View, declarations
 
 
 def _value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_value, value)) + "]"
     return repr(value) if isinstance(value, (Slot, str)) else str(value)
+
+
+def operator_name(op: Any) -> str:
+    """How people call an operator or a Python function."""
+    return str(op) if isinstance(op, torch._ops.OpOverload) else str(getattr(op, "__qualname__", op))
+
+
+def note(what: str, line: str | None) -> str:
+    """What is added to an error that a step raised: the user's line."""
+    return f"stator: while running {what}" + (f" for {line}" if line else "")
 
 
 def step_text(step: Step) -> str:
@@ -28,10 +41,10 @@ def step_text(step: Step) -> str:
         case Extern():
             left = ", ".join(map(repr, step.results))
             arguments = ", ".join(
-                f"{declared.name}={_value(value)}" if declared.kwarg_only else _value(value)
-                for declared, value in zip(step.op._schema.arguments, step.arguments, strict=True)
+                f"{declared.name}={_value(value)}" if declared is not None and declared.kwarg_only else _value(value)
+                for declared, value in zip_longest(declarations(step.op), step.arguments)
             )
-            return f"{left + ' = ' if left else ''}{step.op}({arguments})"
+            return f"{left + ' = ' if left else ''}{operator_name(step.op)}({arguments})"
         case Item(slot, source, index):
             return f"{slot!r} = {source!r}[{index}]"
         case Release(slots):

@@ -1,0 +1,109 @@
+#include "program/program.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <structmember.h>
+
+static int traverse(Program *self, visitproc visit, void *arg) {
+    Py_VISIT(self->keep); /* everything a program refers to; like a tuple, it cannot begin a cycle by itself */
+    return 0;
+}
+
+static void destroy(Program *self) {
+    PyObject_GC_UnTrack(self);
+    while (self->idle) {
+        Frame *frame = self->idle;
+        self->idle = frame->next;
+        free_frame(self, frame);
+    }
+    for (int32_t i = 0; i < self->allocation_count; i++)
+        free(self->allocations[i]);
+    free(self->allocations);
+    Py_XDECREF(self->keep);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyObject *describe(Program *self, PyObject *Py_UNUSED(none)) {
+    return PyObject_CallNoArgs(self->describe);
+}
+
+static PyObject *represent(Program *self) {
+    return PyUnicode_FromFormat("<program %U: %d steps>", self->name, self->step_count);
+}
+
+static PyMethodDef methods[] = {
+    {"describe", (PyCFunction)describe, METH_NOARGS, "The program as people read it."},
+    {NULL},
+};
+
+static PyMemberDef members[] = {
+    {"plan", T_OBJECT_EX, offsetof(Program, plan), READONLY, "The plan it was made from."},
+    {NULL},
+};
+
+static PyTypeObject program_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.program.Program",
+    .tp_doc = "A compiled graph: program(*inputs) -> tuple. Made by stator.runtime.",
+    .tp_basicsize = sizeof(Program),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_vectorcall_offset = offsetof(Program, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = make_program,
+    .tp_dealloc = (destructor)destroy,
+    .tp_traverse = (traverseproc)traverse,
+    .tp_repr = (reprfunc)represent,
+    .tp_methods = methods,
+    .tp_members = members,
+};
+
+static PyObject *connect(PyObject *self, PyObject *arguments) {
+    const char *library;
+    PyObject *base, *tensor, *parameter, *disabled, *samples;
+    if (!PyArg_ParseTuple(arguments, "sO!O!O!OO!", &library, &PyType_Type, &base, &PyType_Type, &tensor, &PyType_Type,
+                          &parameter, &disabled, &PyList_Type, &samples))
+        return NULL;
+    const char *missing = resolve_shims(library);
+    if (missing) {
+        torch.wrap = NULL;
+        return PyErr_Format(PyExc_ImportError, "libtorch has no %s", missing);
+    }
+    if (calibrate_tensors(base, tensor, parameter, disabled, samples)) {
+        torch.wrap = NULL;
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *has_shim(PyObject *self, PyObject *name) {
+    const char *text = PyUnicode_AsUTF8(name);
+    if (!text)
+        return NULL;
+#define ROW(result, symbol, parameters)                                                                             \
+    if (!PyUnicode_CompareWithASCIIString(name, #symbol))                                                           \
+        return PyBool_FromLong(torch.symbol != NULL);
+    OPTIONAL_SHIMS(ROW)
+#undef ROW
+    Py_RETURN_FALSE;
+}
+
+static PyMethodDef functions[] = {
+    {"connect", connect, METH_VARARGS,
+     "connect(library, TensorBase, Tensor, Parameter, disabled dispatch, samples): find libtorch's functions and where "
+     "tensors keep their handle; ImportError names what is missing."},
+    {"has_shim", has_shim, METH_O, "Whether this libtorch has an optional function."},
+    {NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "program", "The native runtime of compiled graphs; see stator/runtime.", -1, functions,
+};
+
+PyMODINIT_FUNC PyInit_program(void) {
+    if (PyType_Ready(&program_type) < 0)
+        return NULL;
+    PyObject *made = PyModule_Create(&module);
+    if (made && PyModule_AddObjectRef(made, "Program", (PyObject *)&program_type) < 0)
+        Py_CLEAR(made);
+    return made;
+}
