@@ -2,8 +2,8 @@
 
 Contract. After `install()`, `torch.compile(...)`, each function of `torch.compiler` that stator has too, and
 `torch.nn.Module.compile` are stator's, taken from the `stator` namespace at that moment; `uninstall()` puts back
-exactly what was there, names that did not exist included. Both may be called twice. What was compiled stays compiled. A script that
-did `from torch import compile` before keeps torch's: install first, or use `stator run script.py`.
+exactly what was there, names that did not exist included. Both may be called twice. What was compiled stays compiled.
+A script that did `from torch import compile` before keeps torch's: install first, or use `stator run script.py`.
 
 `backend="inductor"` is torch's name for "the optimising compiler", and its options speak of inductor: under `install`
 the name means stator's own, and options or arguments stator does not have are left out, with one warning each. To run

@@ -1,7 +1,7 @@
 """`explain`: run something once, and get what happened as an object.
 
-Contract. `Explanation` has `.graphs .breaks .recompiles .guards .residual .times .suggestions` and `.result`: plain data
-with a stable shape, made for tests to assert on. `str()` of it begins with the one line that answers "why", then
+Contract. `Explanation` has `.graphs .breaks .recompiles .guards .residual .times .suggestions` and `.result`: plain
+data with a stable shape, made for tests to assert on. `str()` of it begins with the one line that answers "why", then
 the tables; a notebook shows the whole report, `to_html(path)` writes it. Both are made from the same session.
 
 `recording()` explains whatever is compiled inside a `with` block, over several calls; `explain(fn, compile=...)`

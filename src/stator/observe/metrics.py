@@ -143,9 +143,8 @@ class _Counting:
             self.causes[event.compile_id] = cause
             self.add("compiles", cause)
         elif event.kind == "compile_end":
-            self.observe(
-                "compile_seconds", self.causes.pop(event.thread, "first_call"), float(fields.get("seconds") or 0.0)
-            )
+            began = self.causes.pop(event.compile_id, "first_call")
+            self.observe("compile_seconds", began, float(fields.get("seconds") or 0.0))
             for name, seconds in (fields.get("stages") or {}).items():
                 self.observe("stage_seconds", str(name), float(seconds))
             if not fields.get("ok", True):

@@ -181,11 +181,11 @@ class Session:
 
     @property
     def stages(self) -> dict[str, float]:
-        """Compile time by stage."""
+        """Compile time by stage, in the order in which stages run."""
         total: Counter[str] = Counter()
         for entry in self.entries:
             total.update(entry.stages)
-        return dict(total.most_common())
+        return dict(total)
 
     def advices(self) -> list[Advice]:
         """All there is to tell, what to look at first first: errors, then by measured cost, then the rest."""
