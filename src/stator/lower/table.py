@@ -1,0 +1,44 @@
+"""The lowering table: ATen operator -> rule.
+
+Contract. `rule_of(operator)` is the rule of the overload, else of the operator whatever its overload, else None. An
+operator that writes into an argument never has a rule. Rules raise `NotLowered` for calls outside their form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stator.lower import creation, indexing, pointwise, reductions, views
+
+RULES: dict[str, Callable[..., Any]] = {}
+for _rows in (pointwise.RULES, views.RULES, reductions.RULES, creation.RULES, indexing.RULES):
+    if RULES.keys() & _rows.keys():
+        raise ValueError(f"two rules for {sorted(RULES.keys() & _rows.keys())}")
+    RULES.update(_rows)
+
+# Overloads that share a packet with a row but mean something else.
+EXCLUDED: frozenset[str] = frozenset(
+    {"round.decimals", "sum.dim_DimnameList", "where.default", "any.dims_out", "add.t", "mean.names_dim"}
+)
+
+# prims that mean exactly what an ATen row means.
+PRIMS: dict[str, str] = {
+    "prims.add": "add", "prims.sub": "sub", "prims.mul": "mul", "prims.div": "div", "prims.sum": "sum",
+    "prims.amax": "amax", "prims.amin": "amin", "prims.exp": "exp", "prims.sqrt": "sqrt", "prims.rsqrt": "rsqrt",
+    "prims.neg": "neg", "prims.abs": "abs", "prims.where": "where", "prims.transpose": "permute",
+    "prims.eq": "eq", "prims.ne": "ne", "prims.lt": "lt", "prims.le": "le", "prims.gt": "gt", "prims.ge": "ge",
+}  # fmt: skip
+
+
+def rule_of(operator: Any) -> Callable[..., Any] | None:
+    """The rule for an operator overload."""
+    if operator._schema.is_mutable:
+        return None
+    packet = operator.overloadpacket.__name__
+    overload = f"{packet}.{operator._overloadname}"
+    if operator.namespace == "prims":
+        return RULES.get(f"prims.{packet}") or RULES.get(PRIMS.get(f"prims.{packet}", ""))
+    if operator.namespace != "aten" or overload in EXCLUDED:
+        return None
+    return RULES.get(overload) or RULES.get(packet)
