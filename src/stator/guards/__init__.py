@@ -3,7 +3,8 @@
 `reference` says in Python what each guard means, `compile_guards` turns a tree into a native program.
 """
 
+from stator.guards.compile import compile_guards
 from stator.guards.reference import Miss, all_misses, evaluate, explain_miss
 from stator.guards.size_program import SizeProgram
 
-__all__ = ["Miss", "SizeProgram", "all_misses", "evaluate", "explain_miss"]
+__all__ = ["Miss", "SizeProgram", "all_misses", "compile_guards", "evaluate", "explain_miss"]

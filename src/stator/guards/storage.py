@@ -21,6 +21,7 @@ from stator.guards.constants import same_constant
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 _namespace_of: Callable[[type], Any] = type.__dict__["__dict__"].__get__
+_GRAD_GETTER: Any = vars(torch._C.TensorBase)["grad"]  # a subclass's property of that name is not asked
 _MISSING: Any = object()
 
 
@@ -39,7 +40,7 @@ def lookup(kind: type, name: str) -> Any:
 
 def instance_dict(value: Any) -> dict[Any, Any] | None:
     """The instance dictionary, None for objects that have none. A user's own `__dict__` property is not asked."""
-    if isinstance_exact(value, type) or type(value) is types.MappingProxyType:
+    if isinstance_exact(value, type) or not type.__dict__["__dictoffset__"].__get__(type(value)):
         return None
     for base in _mro_of(type(value)):
         descriptor = _namespace_of(base).get("__dict__")
@@ -207,7 +208,7 @@ FOLLOW: dict[str, Callable[[Any, Any], Any]] = {
     "SIZE": _tensor_step(_size),
     "STRIDE": _tensor_step(_stride),
     "OFFSET": _tensor_step(lambda tensor, _: _integer(tensor.storage_offset())),
-    "GRAD": _tensor_step(lambda tensor, _: tensor.grad),
+    "GRAD": _tensor_step(lambda tensor, _: _GRAD_GETTER.__get__(tensor)),
 }
 
 
