@@ -106,15 +106,11 @@ def guard_tree(modules: int = 8) -> SourceTree:
     """Guards as a model has them: tensors, modules, constants."""
     tree = SourceTree(("self", "tokens", "temperature"))
     at = line_of(Gpt.forward, "self.embed(tokens)")
-    tokens = TensorExpectation(
-        torch.Tensor, torch.int64, torch.device("cpu"), False, (2, 16), (16, 1), torch.strided
-    )
+    tokens = TensorExpectation(torch.Tensor, torch.int64, torch.device("cpu"), False, (2, 16), (16, 1), torch.strided)
     tree.local(1).guard("TENSOR", tokens, at)
     tree.local(2).guard("EQUALS", 1.0, line_of(Gpt.forward, "/ temperature"))
     tree.local(0).guard("TYPE_IS", Gpt, at)
-    weight = TensorExpectation(
-        nn.Parameter, torch.float32, torch.device("cpu"), True, (32, 32), (32, 1), torch.strided
-    )
+    weight = TensorExpectation(nn.Parameter, torch.float32, torch.device("cpu"), True, (32, 32), (32, 1), torch.strided)
     for index in range(modules):
         block = tree.local(0).child("ATTR", "blocks").child("INDEX", index)
         block.guard("MODULE_CALL", None, line_of(Gpt.forward, "block(x)"))
@@ -162,7 +158,11 @@ def _program(index: int) -> None:
         kernels=2,
         externs=2,
     )
-    emit("output_code", text=f"kernel fused_gelu_{index}(up, out)\n  for i in 4096: out[i] = gelu(up[i])", language="loops")
+    emit(
+        "output_code",
+        text=f"kernel fused_gelu_{index}(up, out)\n  for i in 4096: out[i] = gelu(up[i])",
+        language="loops",
+    )
 
 
 def emit_entry(

@@ -156,6 +156,7 @@ class Session:
     fallbacks: list[Record] = field(default_factory=list)
     warnings: list[Record] = field(default_factory=list)
     hints: list[Record] = field(default_factory=list)
+    specialised: list[Record] = field(default_factory=list)
     cache: Counter[str] = field(default_factory=Counter)
     dropped: int = 0
 
@@ -197,10 +198,8 @@ class Session:
         costly = [item.advice for item in self.breaks] + [item.advice for item in self.recompiles]
         costly.sort(key=lambda item: -item.seconds)
         rest = [advice.of_fallback(record) for record in self.fallbacks]
+        rest += [advice.of_specialisation(record) for record in self.specialised]
         for entry in self.entries:
-            for record in entry.dynamic:
-                if record.fields.get("action") == "specialised":
-                    rest.append(advice.of_specialisation(record))
             rest += [advice.of_refused_fusion(record) for record in entry.fusions if not record.fields.get("fused")]
         hints = [advice.of_hint(record) for record in self.hints]
         return list(dict.fromkeys([*errors, *costly, *hints, *rest]))
@@ -356,6 +355,8 @@ class _Folder:
     def dynamic(self, record: Record, entry: Entry | None) -> None:
         if entry is not None:
             entry.dynamic.append(record)
+        if record.fields.get("action") == "specialised":
+            self.session.specialised.append(record)
 
     def fallback(self, record: Record, entry: Entry | None) -> None:
         self.session.fallbacks.append(record)
