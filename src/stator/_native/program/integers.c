@@ -47,7 +47,7 @@ int evaluate_rows(const Program *program, Frame *frame, int64_t begin, int64_t e
         case INTEGER_FLOORDIV:
         case INTEGER_MOD:
             if (!right)
-                return FAIL(frame, NO_DIVISOR);
+                return FAIL_AS(frame, PyExc_ZeroDivisionError, NO_DIVISOR);
             if (right == -1) { /* the lowest integer has no positive twin */
                 overflow = row->operation == INTEGER_FLOORDIV && __builtin_sub_overflow(0, left, &value);
                 break;
@@ -72,7 +72,7 @@ int evaluate_rows(const Program *program, Frame *frame, int64_t begin, int64_t e
             value = left <= right;
         }
         if (overflow)
-            return FAIL(frame, OVERFLOW);
+            return FAIL_AS(frame, PyExc_OverflowError, OVERFLOW);
         values[i] = value;
     }
     return 0;

@@ -177,6 +177,7 @@ typedef struct Frame {
     uint8_t has_layout, keeps_block, inference, subclasses;
     /* A failure found without the GIL. */
     const char *failure;
+    PyObject *failure_type; /* NULL: RuntimeError */
     char *failure_text;
     int32_t failed_step;
     PyThreadState *released; /* set while the GIL is not held */
@@ -237,6 +238,7 @@ void take_gil(Frame *frame);
 /* build.c */
 PyObject *make_program(PyTypeObject *type, PyObject *arguments, PyObject *keywords);
 
-#define FAIL(frame, text) ((frame)->failure = (text), -1)
+#define FAIL_AS(frame, type, text) ((frame)->failure = (text), (frame)->failure_type = (type), -1)
+#define FAIL(frame, text) FAIL_AS(frame, NULL, text)
 
 #endif

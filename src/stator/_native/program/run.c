@@ -256,7 +256,8 @@ static int note_mutations(const Program *program, const Frame *frame) {
 /* Raise what went wrong, with the step's note on it. */
 static void raise_failure(const Program *program, Frame *frame) {
     if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_RuntimeError, frame->failure ? frame->failure : "a program failed without a reason");
+        PyErr_SetString(frame->failure_type ? frame->failure_type : PyExc_RuntimeError,
+                        frame->failure ? frame->failure : "a program failed without a reason");
     frame->failure = NULL;
     PyObject *note = frame->failed_step >= 0 ? program->steps[frame->failed_step].note : NULL;
     if (!note || note == Py_None)
@@ -294,6 +295,7 @@ PyObject *run_program(PyObject *self, PyObject *const *arguments, size_t flags, 
     uint64_t guard[4];
     frame->failed_step = -1;
     frame->failure = NULL;
+    frame->failure_type = NULL;
     frame->subclasses = 0;
     PyObject *result = NULL;
     if (!bind_inputs(program, frame, arguments) && !evaluate_rows(program, frame, program->constant_rows, program->first_rows) &&
