@@ -6,9 +6,9 @@ Contract. Importing this module leaves the core at the best of three levels that
     SHIMS   they are read through libtorch's C functions
     PYTHON  they are asked of torch in Python
 
-and gives it the addresses of those readers of global state whose answers agreed with Python's. Nothing here can crash on
-another version of torch: memory is only looked at within the size a TensorImpl has had in every supported version, and a
-reader that disagrees is dropped. `calibration()` is what `stator doctor` shows.
+and gives it the addresses of those readers of global state whose answers agreed with Python's. Nothing here can crash
+on another version of torch: memory is only looked at within the size a TensorImpl has had in every supported version,
+and a reader that disagrees is dropped. `calibration()` is what `stator doctor` shows.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _undisturbed() -> Iterator[None]:
     """Whatever modes the importing thread is in, samples are real tensors."""
     with (
         torch._C.DisableTorchFunction(),
-        torch._C._DisableTorchDispatch(),  # type: ignore[attr-defined]
+        torch._C._DisableTorchDispatch(),
         torch.inference_mode(False),
         torch.enable_grad(),
     ):
@@ -113,14 +113,14 @@ def _keys(tensor: torch.Tensor) -> int:
 def _impl_of(tensor: torch.Tensor) -> int | None:
     """The address of a tensor's TensorImpl, by torch's own account."""
     try:
-        capsule = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors([tensor])[0]  # type: ignore[attr-defined]
+        capsule = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors([tensor])[0]
     except AttributeError:
         return None
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     handle = pointer(capsule, None)
     impl = _word(handle) if handle else None
-    torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr(capsule)  # type: ignore[attr-defined]
+    torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr(capsule)
     return impl
 
 
@@ -147,7 +147,7 @@ def _find_offsets(samples: list[torch.Tensor]) -> dict[str, int] | None:
     impls = {id(tensor): _word(id(tensor) + handle) for tensor in samples}
     words = range(IMPL_WORDS.start * 8, IMPL_WORDS.stop * 8, 8)
 
-    def everywhere(read: Callable[[int], int], expected: Callable[[torch.Tensor], int]) -> Callable[[int], bool]:
+    def everywhere(read: Callable[[int], int], expected: Callable[[torch.Tensor], Any]) -> Callable[[int], bool]:
         return lambda offset: all(read(impls[id(tensor)] + offset) == expected(tensor) for tensor in samples)
 
     dimensions = _first(words, everywhere(_word, lambda tensor: tensor.dim()))

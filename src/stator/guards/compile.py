@@ -1,8 +1,8 @@
 """From a tree of sources to a native guard program.
 
 Contract. `compile_guards(tree, fetches)` returns a `core.GuardProgram` that holds exactly when `reference.evaluate`
-does. Every node that leads to a guard or a fetch is loaded once. What an entry assumed about a user's object by identity
-is held weakly where the object allows it, so that entries do not keep it alive: when it dies, the entry goes.
+does. Every node that leads to a guard or a fetch is loaded once. What an entry assumed about a user's object by
+identity is held weakly where the object allows it, so that entries do not keep it alive: when it dies, the entry goes.
 
 Each group of nodes (an argument; the function and its cells; constants) is split into a stable part, which the machine
 may vouch for by facts recorded earlier, and a volatile part, which runs each time; `_native/core/machine.c` says why.
@@ -54,6 +54,10 @@ TYPE_READERS = DICT_READERS | {
 WORTH_REMEMBERING = 4
 
 GRAD_GETTER = vars(torch._C.TensorBase)["grad"]
+# Fields of a ModesExpectation that the native machine compares as they are.
+PLAIN_MODES = (
+    "grad_enabled", "inference_mode", "torch_function_enabled", "torch_function_modes", "torch_dispatch_modes",
+)  # fmt: skip
 SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
 
 
@@ -97,24 +101,23 @@ class _Compiler:
         self.sizes: list[Any] = []
         self.ranges: list[Any] = []
         self.deferred: list[Guard] = []
-        self.named = self._nodes_named_by_guards()
+        self.named: set[Source] = set()  # nodes that a guard of another node looks at
+        self.compared: set[Source] = set()  # nodes whose identity a guard compares with another's
+        self._find_named_nodes()
         self.used = self._used_nodes()
         self.stable: set[Source] = set()
         self.held: set[Source] = set()
 
     # ---- which nodes, in which groups ----
 
-    def _nodes_named_by_guards(self) -> set[Source]:
-        """Nodes that a guard of another node looks at."""
-        named: set[Source] = set()
+    def _find_named_nodes(self) -> None:
         for guard in self.tree.guards():
-            if guard.kind == "SAME":
-                named.add(guard.expected)
-            elif guard.kind == "DIFFERENT":
-                named.update(guard.expected)
-            elif guard.kind == "SIZES":
-                named.update(guard.expected.sources())
-        return named
+            if guard.kind == "SIZES":
+                self.named.update(guard.expected.sources())
+            elif is_deferred(guard):
+                others = (guard.expected,) if guard.kind == "SAME" else guard.expected
+                self.named.update(others)
+                self.compared.update((guard.source, *others))
 
     def _used_nodes(self) -> set[Source]:
         used: set[Source] = set()
@@ -183,11 +186,12 @@ class _Compiler:
 
     def _is_integer(self, node: Source) -> bool:
         """Whether a size, stride or offset can stay a C integer."""
-        if node.step not in INTEGER_STEPS or any(child in self.used for child in node.children.values()):
-            return False
-        if any(guard.kind not in INTEGER_KINDS for guard in node.guards.values()):
-            return False
-        return not any(node in (guard.expected,) or _names(guard, node) for guard in self.tree.guards())
+        return (
+            node.step in INTEGER_STEPS
+            and node not in self.compared
+            and not any(child in self.used for child in node.children.values())
+            and all(guard.kind in INTEGER_KINDS for guard in node.guards.values())
+        )
 
     def _is_needed_later(self, node: Source, fetched: set[Source]) -> bool:
         """Whether a stable node is looked at outside the stable part."""
@@ -392,15 +396,6 @@ class _Compiler:
         return len(self.tensors) - 1
 
 
-def _names(guard: Guard, node: Source) -> bool:
-    """Whether a guard compares this node by identity with another."""
-    if guard.kind == "SAME":
-        return node is guard.expected or node is guard.source
-    if guard.kind == "DIFFERENT":
-        return node is guard.source or any(node is other for other in guard.expected)
-    return False
-
-
 def _is_fields(_: _Compiler, guard: Guard) -> dict[str, Any]:
     return {"name": "IS_WEAK" if is_held_weakly(guard.expected) else "IS", "value": guard.expected}
 
@@ -455,10 +450,7 @@ def _tensor_row(expected: TensorExpectation) -> tuple[Any, ...]:
 def _modes_row(expected: ModesExpectation) -> tuple[Any, dict[str, Any], bool]:
     """What modes_check_init in modes.c reads."""
     slow = False
-    codes: dict[str, Any] = {
-        name: getattr(expected, name)
-        for name in ("grad_enabled", "inference_mode", "torch_function_enabled", "torch_function_modes", "torch_dispatch_modes")
-    }  # fmt: skip
+    codes: dict[str, Any] = {name: getattr(expected, name) for name in PLAIN_MODES}
     if expected.default_dtype is not None:
         codes["default_dtype"] = SCALAR_TYPES.get(expected.default_dtype)
         slow = slow or codes["default_dtype"] is None
