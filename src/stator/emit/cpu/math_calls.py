@@ -167,10 +167,10 @@ class Sleef:
 
 @dataclass(frozen=True, slots=True)
 class Vml:
-    """MKL's array function; Sleef's where torch was built without MKL, as ATen does."""
+    """MKL's array function; where torch was built without MKL, what ATen computes then."""
 
     stem: str
-    otherwise: Sleef | Libm
+    otherwise: Sleef | Libm | Inline
 
     def emit(self, build: Lanes, *values: Value) -> Value:
         called = call_vml(build, self.stem, *values)

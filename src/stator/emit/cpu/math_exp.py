@@ -218,7 +218,10 @@ def tanh_double(build: Lanes, x: Value) -> Value:
     larger = build.compare(">", e, two)
     lost = build.add(build.sub(build.select(larger, e, two), total), build.select(larger, two, e))
     quotient = build.div(e, total)
-    quotient = build.sub(quotient, build.mul(build.mul(quotient, lost), build.constant(0.5)))
+    # 1 / total is (1 - quotient) / 2.
+    half = build.constant(0.5)
+    correction = build.mul(lost, build.fma(build.neg(quotient), half, half))
+    quotient = build.fma(build.neg(quotient), correction, quotient)
     return keep_tiny(build, x, magnitude, build.copysign(quotient, x))
 
 

@@ -357,7 +357,9 @@ def spread(builder: ir.IRBuilder, value: Value, lanes: int) -> Value:
     """A scalar in every lane of a vector."""
     kind = ir.VectorType(value.type, lanes)
     single = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(single, ir.Constant(kind, ir.Undefined), zeros(ir.VectorType(ir.IntType(32), lanes)))
+    first = [ir.Constant(ir.IntType(32), 0)] * lanes
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), lanes), first)
+    return builder.shuffle_vector(single, ir.Constant(kind, ir.Undefined), mask)
 
 
 def _padded(builder: ir.IRBuilder, value: Value, start: int, lanes: int) -> Value:

@@ -49,7 +49,8 @@ def _avx512(build: Lanes, name: str, immediate: int | None, x: Value) -> Value:
 
 
 def _has_instructions(build: Lanes) -> bool:
-    return build.target.scales_exponents and build.width is not None and build.width * build.bits % 512 == 0
+    """For any number of lanes, padded if need be: remaining lanes must get the bits that whole vectors get."""
+    return build.target.scales_exponents
 
 
 def split_by_instruction(build: Lanes, x: Value) -> tuple[Value, Value]:
@@ -132,23 +133,59 @@ def log10(build: Lanes, x: Value) -> Value:
     return _log_base(build, x, (0.43359375, 0.0007007319032518), (0.301025390625, 4.605038981195e-06))
 
 
-def log1p(build: Lanes, x: Value) -> Value:
-    """1 + x is rounded; what the rounding lost is brought to the scale of the mantissa and added to it."""
-    one = build.constant(1.0)
-    total = build.add(x, one)
-    above = build.compare(">", x, one)
-    larger, smaller = build.select(above, x, one), build.select(above, one, x)
-    lost = build.add(build.sub(larger, total), smaller)
+def _log_of_sum(build: Lanes, total: Value, lost: Value, halvings: Value | None = None) -> Value:
+    """log(total + lost), plus ln 2 for each of `halvings`; what rounding lost is brought to the mantissa's scale."""
     f, exponent, e = split_by_bits(build, total, SQRT_HALF_BITS)
     # Nothing is lost from numbers as large as the bound, which keeps the power of two a normal number.
     bound = build.integer_constant(build.bias - 1)
     e = build.select(build.builder.icmp_signed(">", e, bound), bound, e)
-    back = build.power_of_two(build.builder.sub(build.integer_constant(0), e))
-    f = build.fma(lost, back, f)
+    f = build.fma(lost, build.power_of_two(build.builder.sub(build.integer_constant(0), e)), f)
+    if halvings is not None:
+        exponent = build.add(exponent, halvings)
     low = build.fma(exponent, build.constant(LN2_LOW), _tail(build, f, LOG))
     result = build.fma(exponent, build.constant(LN2_HIGH), build.add(f, low))
-    result = special_logarithm(build, total, result)
+    return special_logarithm(build, total, result)
+
+
+def log1p(build: Lanes, x: Value) -> Value:
+    one = build.constant(1.0)
+    total = build.add(x, one)
+    above = build.compare(">", x, one)
+    larger, smaller = build.select(above, x, one), build.select(above, one, x)
+    result = _log_of_sum(build, total, build.add(build.sub(larger, total), smaller))
     return build.select(build.compare("<", build.abs(x), build.constant(2.0**-25)), x, result)
+
+
+def _log1p_or_log_twice(build: Lanes, t: Value, magnitude: Value) -> Value:
+    """log(1 + t), and where the magnitude is too large to be squared log(2 magnitude) in its place."""
+    zero, one = build.constant(0.0), build.constant(1.0)
+    huge = build.compare(">", magnitude, build.constant(2.0**24))
+    total = build.add(t, one)
+    above = build.compare(">", t, one)
+    larger, smaller = build.select(above, t, one), build.select(above, one, t)
+    lost = build.add(build.sub(larger, total), smaller)
+    total, lost = build.select(huge, magnitude, total), build.select(huge, zero, lost)
+    return _log_of_sum(build, total, lost, build.select(huge, one, zero))
+
+
+def asinh(build: Lanes, x: Value) -> Value:
+    """log1p(a + a*a / (1 + sqrt(1 + a*a)))."""
+    one = build.constant(1.0)
+    a = build.abs(x)
+    square = build.mul(a, a)
+    root = build.sqrt(build.add(square, one))
+    t = build.add(a, build.div(square, build.add(root, one)))
+    result = build.copysign(_log1p_or_log_twice(build, t, a), x)
+    return build.select(build.compare("<", a, build.constant(2.0**-12)), x, result)
+
+
+def acosh(build: Lanes, x: Value) -> Value:
+    """log1p(s + sqrt(s s + 2s)) for s = x - 1, which is exact near one."""
+    one = build.constant(1.0)
+    s = build.sub(x, one)
+    t = build.add(s, build.sqrt(build.fma(s, s, build.add(s, s))))
+    result = _log1p_or_log_twice(build, t, x)
+    return build.select(build.compare("<", x, one), build.constant(float("nan")), result)
 
 
 def _log2_in_double(build: Lanes, magnitude: Value) -> Value:
@@ -161,7 +198,7 @@ def _log2_in_double(build: Lanes, magnitude: Value) -> Value:
     return result if _has_instructions(build) else special_logarithm(build, magnitude, result)
 
 
-def pow_(build: Lanes, x: Value, y: Value) -> Value:
+def power(build: Lanes, x: Value, y: Value) -> Value:
     """C99's pow. |x|**y is 2**(y log2|x|) with the product in double, so its error stays below 2**-29 of the result."""
     wide = build.at(with_element(build.kind, DOUBLE))
     magnitude = build.abs(x)

@@ -36,6 +36,10 @@ def round_half_even(build: Lanes, x: Value) -> Value:
     return build.intrinsic("roundeven", x)
 
 
+def frac(build: Lanes, x: Value) -> Value:
+    return build.sub(x, build.intrinsic("trunc", x))
+
+
 def absolute(build: Lanes, x: Value) -> Value:
     return build.abs(x)
 
@@ -90,13 +94,18 @@ def floor_divide(build: Lanes, x: Value, y: Value) -> Value:
     """Python's //, by way of the remainder, so that it agrees with it where x / y rounds up to an integer."""
     zero, one = build.constant(0.0), build.constant(1.0)
     rest = fmod(build, x, y)
-    quotient = build.div(build.sub(x, rest), y)
+    plain = build.div(x, y)
+    infinity = build.constant(float("inf"))
+    overflows = build.builder.and_(
+        build.compare("==", build.abs(plain), infinity), build.compare("<", build.abs(x), infinity)
+    )
+    # As in ATen: Sleef's fmod is not to be trusted where the quotient overflows.
+    quotient = build.div(build.select(overflows, x, build.sub(x, rest)), y)
     differ = build.builder.xor(build.compare("<", y, zero), build.compare("<", rest, zero))
     wrong = build.builder.and_(build.compare("!=", rest, zero), differ)
     quotient = build.select(wrong, build.sub(quotient, one), quotient)
     floored = build.intrinsic("floor", quotient)
     short = build.compare(">", build.sub(quotient, floored), build.constant(0.5))
     floored = build.select(short, build.add(floored, one), floored)
-    plain = build.div(x, y)
     floored = build.select(build.compare("==", quotient, zero), build.copysign(zero, plain), floored)
     return build.select(build.compare("==", y, zero), plain, floored)

@@ -94,13 +94,14 @@ def any_lane(build: Lanes, condition: Value) -> Value:
 
 
 def with_large_arguments(build: Lanes, x: Value, name: str, small: Callable[[Lanes, Value], Value]) -> Value:
-    """`small(x)`, and where an argument is beyond its range all lanes from the library instead."""
+    """`small(x)`, and the library's result in the lanes beyond its range, so that no lane depends on its neighbours."""
     builder = build.builder
     usual = small(build, x)
-    large = any_lane(build, build.compare(">=", build.abs(x), build.constant(LIMIT)))
+    beyond = build.compare(">=", build.abs(x), build.constant(LIMIT))
+    large = any_lane(build, beyond)
     before = builder.block
     with builder.if_then(large, likely=False):
-        rare = Sleef(name).emit(build, x)
+        rare = build.select(beyond, Sleef(name).emit(build, x), usual)
         inside = builder.block
     result = builder.phi(build.kind)
     result.add_incoming(usual, before)
