@@ -190,7 +190,7 @@ class Lowering:
             return value
         loads = len(set(ir.loads_of([expression])))
         too_many = loads > LOADS_LIMIT
-        shared = users > 1 and (expression.cost - loads > SHARED_COST_LIMIT or loads > SHARED_LOADS_LIMIT)
+        shared = users > 1 and (expression.cost - loads > SHARED_COST_LIMIT or large_loads(value) > SHARED_LOADS_LIMIT)
         return self.store(value) if too_many or shared else value
 
     def broadcast(self, value: Value, sizes: Sequence[Size]) -> Value:
@@ -235,6 +235,12 @@ def is_dense(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
         pairs.remove(match)
         step = step * match[1]
     return True
+
+
+def large_loads(value: Lazy) -> int:
+    """How many reads move with every dimension: reads of rows or single numbers cost little beside them."""
+    dimensions = {atom for index in loop_variables(value.sizes) for atom in atoms(index)}
+    return sum(dimensions <= ir.index_variables(index) for _, index in set(ir.loads_of([value.expression])))
 
 
 def numel(value: Value) -> Size:

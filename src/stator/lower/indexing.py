@@ -11,10 +11,10 @@ from typing import Any
 
 from stator.loops import build, ir
 from stator.loops.build import apply, convert
-from stator.loops.integers import Size
+from stator.loops.integers import Size, product_of
 from stator.loops.ir import Expression
 from stator.lower.context import Lowering
-from stator.lower.values import OPAQUE, NotLowered, Stored, Value
+from stator.lower.values import OPAQUE, Lazy, NotLowered, Value
 from stator.lower.views import dimension
 
 
@@ -41,10 +41,18 @@ def check(lowering: Lowering, indices: Value, size: Size, wraps: bool, message: 
     lowering.guard(indices.sizes, outside, message)
 
 
-def stored_source(lowering: Lowering, value: Value) -> Stored:
-    """Random reads want memory, not an expression computed at each."""
+# A value nobody stored, at most this costly, is computed at each place read where those are few.
+COMPUTE_COST = 16
+
+
+def source_of(lowering: Lowering, value: Value, reads: Sequence[Size]) -> Value:
+    """What random reads go to: memory, unless computing the few elements read is cheaper than storing them all."""
     if value.type == OPAQUE:
         raise NotLowered(f"elements of type {value.dtype}")
+    if isinstance(value, Lazy) and value.stored is None and value.expression.cost <= COMPUTE_COST:
+        count, every = product_of(reads), product_of(value.sizes)
+        if isinstance(count, int) and isinstance(every, int) and count * 4 <= every:
+            return value
     return lowering.store(value)
 
 
@@ -59,7 +67,7 @@ def integer_indices(value: Value) -> None:
 
 
 def embedding(lowering: Lowering, weight: Value, indices: Value, *options: Any) -> Value:
-    source = stored_source(lowering, weight)
+    source = source_of(lowering, weight, lowering.sizes(lowering.current.shape))
     refuse_empty(source, indices)
     integer_indices(indices)
     check(lowering, indices, source.sizes[0], False, "index out of range in self")
@@ -72,7 +80,7 @@ def embedding(lowering: Lowering, weight: Value, indices: Value, *options: Any) 
 
 
 def index_select(lowering: Lowering, value: Value, dim: int, indices: Value) -> Value:
-    source = stored_source(lowering, value)
+    source = source_of(lowering, value, lowering.sizes(lowering.current.shape))
     refuse_empty(source, indices)
     integer_indices(indices)
     if not source.sizes or len(indices.sizes) != 1:
@@ -89,7 +97,7 @@ def index_select(lowering: Lowering, value: Value, dim: int, indices: Value) -> 
 
 
 def gather(lowering: Lowering, value: Value, dim: int, indices: Value, *, sparse_grad: bool = False) -> Value:
-    source = stored_source(lowering, value)
+    source = source_of(lowering, value, lowering.sizes(lowering.current.shape))
     refuse_empty(source, indices)
     integer_indices(indices)
     if not source.sizes or not indices.sizes:
@@ -106,7 +114,7 @@ def gather(lowering: Lowering, value: Value, dim: int, indices: Value, *, sparse
 
 
 def index(lowering: Lowering, value: Value, indices: Sequence[Value | None]) -> Value:
-    source = stored_source(lowering, value)
+    source = source_of(lowering, value, lowering.sizes(lowering.current.shape))
     given = [k for k, entry in enumerate(indices) if entry is not None]
     tensors = [entry for entry in indices if entry is not None]
     for entry in tensors:

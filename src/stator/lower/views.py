@@ -241,7 +241,7 @@ def clone(lowering: Lowering, value: Value, *, memory_format: Any = None) -> Val
 
 def to_copy(lowering: Lowering, value: Value, *, dtype: torch.dtype | None = None, **options: Any) -> Value:
     device = options.get("device")
-    if device is not None and torch.device(device).type != "cpu":
+    if device is not None and torch.device(device).type not in ("cpu", "meta"):
         raise NotLowered("a copy to another device")
     if options.get("layout") not in (None, torch.strided):
         raise NotLowered("a copy to another layout")

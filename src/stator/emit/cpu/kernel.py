@@ -177,6 +177,7 @@ class Emitter:
             kind = ir.ArrayType(memory_type(buffer.type, None), count)
             row = self.builder.alloca(kind)
             row.align = 64
+            row.type = POINTER
             self.entry.pointers[buffer] = row
 
     # loops
@@ -235,7 +236,7 @@ class Emitter:
             frames = []
             for part in range(way.unroll):
                 first = counter if part == 0 else self.builder.add(counter, integer(part * way.lanes))
-                frames.append(Frame(self.elements, outside, {vector: first}, self.names, way.lanes, vector))
+                frames.append(Frame(self.elements, outside, {vector: first}, outside.names, way.lanes, vector))
             return body(frames, state)
 
         state = self.loop(low, middle, width, carried, full, "vector")
@@ -257,10 +258,10 @@ class Emitter:
             left = self.builder.trunc(self.builder.sub(high, counter), ir.IntType(32))
             steps = ir.Constant(kind, [ir.Constant(ir.IntType(32), k) for k in range(way.lanes)])
             mask = self.builder.icmp_signed("<", steps, self.elements.spread(left, way.lanes))
-            return body([Frame(self.elements, outside, {vector: counter}, self.names, way.lanes, vector, mask)], state)
+            return body([Frame(self.elements, outside, {vector: counter}, outside.names, way.lanes, vector, mask)], state)
 
         def single(counter: Value, state: list[Value]) -> list[Value]:
-            return body([Frame(self.elements, outside, {vector: counter}, self.names)], state)
+            return body([Frame(self.elements, outside, {vector: counter}, outside.names)], state)
 
         if self.masks:
             return self.loop(low, high, way.lanes, carried, masked, "masked")
