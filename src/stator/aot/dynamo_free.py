@@ -22,6 +22,8 @@ import torch
 from torch._compile import _disable_dynamo
 from torch._decomp import decomposition_table
 
+from stator.aot import lazy_symbolic
+
 _SLOT = "__dynamo_disable"
 _DECORATED = _disable_dynamo(lambda: None).__code__
 
@@ -74,6 +76,7 @@ def settle(function: Any) -> None:
 @functools.cache
 def settle_references() -> None:
     """Answer the decorator on all of torch's reference functions and decompositions."""
+    lazy_symbolic.install()
     modules = [module for name, module in sys.modules.items() if name.startswith(("torch._refs", "torch._prims"))]
     modules += [torch._meta_registrations, sys.modules["torch._decomp.decompositions"]]
     for module in modules:

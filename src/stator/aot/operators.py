@@ -57,6 +57,9 @@ UNDECLARED_WRITES: dict[str, tuple[int, ...]] = {
     "miopen_batch_norm": (3, 4),
 }
 
+# Operators whose result shares the memory of their first argument though their schema does not mark it.
+UNDECLARED_VIEWS: frozenset[str] = frozenset({"_unsafe_view"})
+
 
 class Facts(NamedTuple):
     """What one operator does to its arguments. Positions count into `names`."""
@@ -112,6 +115,8 @@ def _read(op: OpOverload) -> Facts:
         returns.append((owners[labels[0]], bool(info.is_write)) if labels else None)
     if source_of_list is not None:
         returns = [(source_of_list, False)]
+    if name in UNDECLARED_VIEWS:
+        returns = [(0, False)]
     written.extend(UNDECLARED_WRITES.get(name, ()))
     tags = set(op.tags)
     view = not written and any(row is not None for row in returns)
@@ -148,6 +153,24 @@ def replace_argument(
     return args, {**kwargs, row.names[position]: value}
 
 
+def complete(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The call with its defaults spelled out, for a variant that has none."""
+    row = facts(op)
+    missing = [
+        item for item in op._schema.arguments[len(args) :] if item.name not in kwargs and item.has_default_value()
+    ]
+    if not missing:
+        return args, kwargs
+    positions = {name: place for place, name in enumerate(row.names)}
+    filled, named = list(args), dict(kwargs)
+    for item in missing:
+        if positions[item.name] == len(filled) < row.positional:
+            filled.append(item.default_value)
+        else:
+            named[item.name] = item.default_value
+    return tuple(filled), named
+
+
 def packet(op: OpOverload) -> str:
     """The operator's name without overload: `aten.add`."""
     row = facts(op)
@@ -174,13 +197,19 @@ def functional_variant(op: OpOverload) -> OpOverload | None:
 
 def _find_functional(op: OpOverload) -> OpOverload | None:
     row = facts(op)
-    if not row.name.endswith("_") or row.name.endswith("__"):
-        return None
+    for name in (row.name.removesuffix("_"), row.name + "_functional", row.name.removesuffix("_") + "_functional"):
+        found = None if name == row.name else _same_arguments(op, row, name)
+        if found is not None:
+            return found
+    return None
+
+
+def _same_arguments(op: OpOverload, row: Facts, name: str) -> OpOverload | None:
     try:
-        candidates = getattr(getattr(torch.ops, row.namespace), row.name[:-1])
+        candidates = getattr(getattr(torch.ops, row.namespace), name)
     except AttributeError:
         return None
-    for overload in (op._overloadname, *candidates.overloads()):
+    for overload in dict.fromkeys((op._overloadname, *candidates.overloads())):
         candidate = getattr(candidates, overload, None)
         if candidate is None:
             continue

@@ -76,7 +76,7 @@ def _layout(key: tuple[Layout, ...]) -> Layout | None:
         return None
     if all(shape == size for shape, _ in key):
         strides = key[0][1]
-        if all(other == strides for _, other in key) and _dense(size, strides):
+        if all(other == strides for _, other in key) and is_dense(size, strides):
             return size, strides
     order = _dimension_order(size, [_broadcast_strides(shape, stride, size) for shape, stride in key])
     strides_out: list[Any] = [0] * len(size)
@@ -93,7 +93,8 @@ def _layout(key: tuple[Layout, ...]) -> Layout | None:
 _memoised_layout = functools.lru_cache(maxsize=4096)(_layout)
 
 
-def _dense(size: Sequence[Any], strides: Sequence[Any]) -> bool:
+def is_dense(size: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Whether elements fill their memory without gaps or overlap, in any order of dimensions."""
     expected: Any = 1
     for step, length in sorted(zip(strides, size, strict=True), key=lambda pair: (pair[0], pair[1])):
         if length == 1:

@@ -14,7 +14,7 @@ State: one recorder belongs to one trace and one thread.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -50,12 +50,14 @@ class Recorder(TorchDispatchMode):
         real: bool = False,
         locate: Callable[[], str | None] | None = None,
         on_real_tensor: Callable[[torch.Tensor], None] | None = None,
+        decompositions: Mapping[Any, Callable[..., Any]] | None = None,
     ) -> None:
         super().__init__()
         self.tape = Tape()
         self.real = real
         self.locate = locate
         self.on_real_tensor = on_real_tensor
+        self.decompositions = decompositions or {}
         self.stack: str | None = None
         self.region: Any = None
         self.backward = False
@@ -125,6 +127,13 @@ class Recorder(TorchDispatchMode):
         if func in _TRUE_NAMES:
             func, args = _TRUE_NAMES[func](args)
             row = facts(func)
+        rule = self.decompositions.get(func)
+        if rule is not None:
+            dynamo_free.settle_references()
+            with self:
+                decomposed = rule(*args, **kwargs)
+            if decomposed is not NotImplemented:
+                return decomposed
         return self.record(func, row, args, kwargs)
 
     def record(self, func: OpOverload, row: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -331,13 +340,20 @@ def _storage_key(tensor: torch.Tensor) -> int:
 
 def _true_batch_norm(args: tuple[Any, ...]) -> Any:
     """`native_batch_norm` writes its running statistics without saying so; the legit overloads say it."""
-    x, weight, bias, mean, variance, training, momentum, eps = args
+    x, weight, bias, mean, _, training, momentum, eps = args
     if mean is None:
         return aten._native_batch_norm_legit.no_stats, (x, weight, bias, training, momentum, eps)
-    if not training:
-        return aten._native_batch_norm_legit.default, args
     return aten._native_batch_norm_legit.default, args
 
 
+def _true_batch_norm_backward(args: tuple[Any, ...]) -> Any:
+    """In training the running statistics are not read, and need not be kept for the backward."""
+    gradient, x, weight, _, _, mean, deviation, training, eps, mask = args
+    if not training:
+        return aten.native_batch_norm_backward.default, args
+    kept = (gradient, x, weight, None, None, mean, deviation, training, eps, mask)
+    return aten.native_batch_norm_backward.default, kept
+
+
 _TRUE_NAMES[aten.native_batch_norm.default] = _true_batch_norm
-_SETTLED = dynamo_free.settle_custom_operator
+_TRUE_NAMES[aten.native_batch_norm_backward.default] = _true_batch_norm_backward

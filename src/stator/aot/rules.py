@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from stator.aot.abstract import _RULES, AbstractTensor, contiguous_strides, fresh, view_of
-from stator.aot.pointwise import broadcast, layout_of, promote, same_device
+from stator.aot.pointwise import broadcast, is_dense, layout_of, promote, same_device
 
 aten = torch.ops.aten
 RULES = _RULES
@@ -177,7 +177,7 @@ def _like_strides(x: AbstractTensor, memory_format: Any) -> Any:
         return contiguous_strides(x.shape)
     if memory_format in (None, torch.preserve_format):
         found = layout_of([x])
-        if found is not None and torch._prims_common.is_non_overlapping_and_dense(x):
+        if found is not None and is_dense(x.shape, x.stride()):
             return x.stride()
         return None if found is None else found[1]
     return None
@@ -418,7 +418,7 @@ def _layer_norm(x: Any, normalized: Any, weight: Any, bias: Any, eps: float) -> 
 def _layer_norm_backward(
     gradient: Any, x: Any, normalized: Any, mean: Any, rstd: Any, weight: Any, bias: Any, mask: Any
 ) -> Any:
-    if x.device.type != "cpu" or gradient.dtype is not x.dtype or not x.is_contiguous() or not gradient.is_contiguous():
+    if x.device.type != "cpu" or gradient.dtype is not x.dtype or not x.is_contiguous():
         return NotImplemented
     like = weight if weight is not None else bias
     if (mask[1] and weight is None) or (mask[2] and bias is None):

@@ -1,0 +1,165 @@
+"""Backends on top of ahead-of-time autograd.
+
+Contract. `backend(fw_compiler, bw_compiler, inference_compiler, decompositions, partition)` makes a function
+`(gm, example_inputs) -> callable`, what a frontend calls a backend. The compilers get functional ATen graph modules
+(`meta["val"]`: an abstract tensor on every node) with example inputs, and return a callable of the same arguments
+that returns a tuple or list.
+
+    fw_compiler           forward of a graph that will be differentiated: results, then what the backward keeps
+    bw_compiler           its backward; `fw_compiler` if not given. Compiled when the first backward runs: a forward
+                          whose gradient nobody asks for never pays for one, and the first result comes sooner
+    inference_compiler    graphs without gradients; `fw_compiler` if not given
+
+`aot_eager` runs the graphs as they are; `aot_eager_decomp_partition` with the decompositions and the partitioner an
+optimising backend would use. Their results tell at which stage a difference from eager arises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from stator import events
+from stator.aot import decompositions as decomposition_sets
+from stator.aot.abstract import AbstractTensor
+from stator.aot.export import Compiler, to_graph_module
+from stator.aot.interpret import lift
+from stator.aot.joint import Joint, trace_joint
+from stator.aot.partition import Partitioner, Split, partition
+from stator.aot.tape import Tape
+from stator.aot.wrapper import Plan, build
+
+Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+def backend(
+    fw_compiler: Compiler,
+    bw_compiler: Compiler | None = None,
+    inference_compiler: Compiler | None = None,
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+    partition: Partitioner = "min-cut",
+) -> Backend:
+    """A backend that hands functional ATen graphs to the given compilers."""
+
+    def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        return _compile(
+            gm,
+            list(example_inputs),
+            fw_compiler,
+            bw_compiler or fw_compiler,
+            inference_compiler or fw_compiler,
+            decompositions,
+            partition,
+        )
+
+    return compile_graph
+
+
+def _compile(
+    gm: torch.fx.GraphModule,
+    inputs: list[Any],
+    fw_compiler: Compiler,
+    bw_compiler: Compiler,
+    inference_compiler: Compiler,
+    decompositions: Mapping[Any, Callable[..., Any]] | None,
+    how: Partitioner,
+) -> Callable[..., Any]:
+    names = [str(node.target) for node in gm.graph.nodes if node.op == "placeholder"]
+    owned = lift(gm)
+    every = [*inputs, *owned.values()]
+    every_name = [*names, *_owned_names(owned, names)]
+    places = {id(tensor): len(inputs) + place for place, tensor in enumerate(owned.values())}
+    joint = trace_joint(gm, every, every_name, places, decompositions)
+    if any(joint.differentiable):
+        plan = _training(joint, every, fw_compiler, bw_compiler, how)
+    else:
+        plan = _inference(joint, every, inference_compiler)
+    plan.owned = list(owned.values())
+    return build(plan)
+
+
+def _owned_names(owned: Mapping[str, torch.Tensor], taken: Sequence[str]) -> list[str]:
+    names: list[str] = []
+    for path in owned:
+        name = path.replace(".", "_")
+        while name in taken or name in names:
+            name += "_"
+        names.append(name)
+    return names
+
+
+def _inference(joint: Joint, inputs: Sequence[Any], compiler: Compiler) -> Plan:
+    module = to_graph_module(joint.tape, "Inference")
+    events.emit("aot_graph", which="inference", graph_module=module)
+    requires = any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
+    return Plan(joint, compiler(module, inputs), None, [], [], [], (), below_autograd=requires, values=0)
+
+
+def _training(
+    joint: Joint, inputs: Sequence[Any], fw_compiler: Compiler, bw_compiler: Compiler, how: Partitioner
+) -> Plan:
+    if events.wanted("aot_joint_graph"):
+        events.emit("aot_joint_graph", graph_module=to_graph_module(joint.tape, "Joint"))
+    tangents = [step.value for step in joint.tape.inputs[joint.inputs :]]
+    split = partition(joint, how)
+    forward = to_graph_module(split.forward, "Forward")
+    events.emit("aot_graph", which="forward", graph_module=forward)
+    backward_tape = split.backward
+    kinds = [isinstance(step.value, torch.Tensor) for step in backward_tape.inputs[: len(split.kept)]]
+
+    def compile_backward() -> Callable[..., Any]:
+        module = to_graph_module(backward_tape, "Backward")
+        events.emit("aot_graph", which="backward", graph_module=module)
+        return bw_compiler(module, [step.value for step in backward_tape.inputs])
+
+    return Plan(
+        joint,
+        fw_compiler(forward, inputs),
+        compile_backward,
+        split.kept,
+        kinds,
+        tangents,
+        (),
+        below_autograd=True,
+        values=_further(split, joint),
+        compile_id=events.current_compile_id(),
+    )
+
+
+def _further(split: Split, joint: Joint) -> int:
+    return len(split.forward.outputs) - joint.results
+
+
+def run_as_is(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """A compiler that changes nothing."""
+    run: Callable[..., Any] = module.forward
+    return run
+
+
+aot_eager: Backend = backend(run_as_is, partition="default")
+aot_eager_decomp_partition: Backend = backend(
+    run_as_is, decompositions=decomposition_sets.CORE, partition="min-cut"
+)
+
+
+def graphs_of(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> dict[str, torch.fx.GraphModule]:
+    """The graphs a backend would be handed, by name: for people and tests."""
+    found: dict[str, torch.fx.GraphModule] = {}
+
+    def keep(which: str) -> Compiler:
+        def compiler(module: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
+            found[which] = module
+            return run_as_is(module, example)
+
+        return compiler
+
+    backend(keep("forward"), keep("backward"), keep("inference"))(gm, inputs)
+    return found
+
+
+def tape_values(tape: Tape) -> list[Any]:
+    """Abstract values of a tape's inputs."""
+    return [step.value for step in tape.inputs if isinstance(step.value, AbstractTensor)]
