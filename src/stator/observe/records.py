@@ -13,6 +13,7 @@ from __future__ import annotations
 import dis
 import linecache
 import math
+import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from stator.values.source import ModesExpectation, SourceTree, TensorExpectation
 
 Fields = dict[str, Any]
 _LONGEST_VALUE = 300
+_PLACE = re.compile(r"^(?P<file>[^\n]+?):(?P<line>\d+)(?: in (?P<function>\S+))?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,9 @@ def location_from(value: Any) -> Location | None:
         return value
     if isinstance(value, list | tuple) and len(value) >= 2 and isinstance(value[0], str) and isinstance(value[1], int):
         return Location(value[0], value[1], value[2] if len(value) > 2 else "")
+    if isinstance(value, str):
+        match = _PLACE.match(value)
+        return Location(match["file"], int(match["line"]), match["function"] or "") if match else None
     filename, line = getattr(value, "filename", None), getattr(value, "lineno", None)
     if isinstance(filename, str) and isinstance(line, int):  # a traceback's FrameSummary
         return Location(filename, line, getattr(value, "name", ""))
