@@ -87,10 +87,9 @@ def _unary(keep_integers: bool, boolean: bool = False) -> Callable[..., Any]:
     return rule
 
 
-UNARY_FLOAT = """sin cos tan exp exp2 expm1 log log2 log10 log1p tanh sigmoid sqrt rsqrt erf erfc sinh cosh asin acos
-atan""".split()
-UNARY_SAME = "neg abs relu floor ceil trunc square clone detach_none".split()
-UNARY_BOOL = "isnan isinf isfinite logical_not".split()
+UNARY_FLOAT = ["sin", "cos", "tan", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "sigmoid", "sqrt", "rsqrt", "erf", "erfc", "sinh", "cosh", "asin", "acos", "atan"]
+UNARY_SAME = ["neg", "abs", "relu", "floor", "ceil", "trunc", "square", "clone", "detach_none"]
+UNARY_BOOL = ["isnan", "isinf", "isfinite", "logical_not"]
 
 
 def _register(name: str, rule: Callable[..., Any], *more: Any) -> None:
@@ -182,9 +181,7 @@ def _binary(kind: str) -> Callable[..., Any]:
             dtype = torch.bool
         elif kind == "divide" and dtype not in FLOATING:
             dtype = torch.get_default_dtype()
-        elif kind == "arithmetic" and dtype is torch.bool:
-            return NotImplemented
-        elif kind == "bits" and dtype in FLOATING:
+        elif (kind == "arithmetic" and dtype is torch.bool) or (kind == "bits" and dtype in FLOATING):
             return NotImplemented
         if len(tensors) == 1:
             return result(tensors[0].shape, dtype, tensors[0], tensors)
@@ -303,7 +300,7 @@ for _name in ("softmax", "log_softmax"):
 def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
     if not all(plain(part) and len(part.shape) == 4 for part in (query, key, value)):
         return NotImplemented
-    if query.device.type != "cpu" or attn_mask is not None and not plain(attn_mask):
+    if query.device.type != "cpu" or (attn_mask is not None and not plain(attn_mask)):
         return NotImplemented
     return NotImplemented
 

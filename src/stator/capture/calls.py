@@ -1,0 +1,459 @@
+"""Calls: binding arguments, interpreting Python functions, making instances, and deciding who runs a C function.
+
+Contract. `call` runs any callable of the traced program. A Python function is interpreted; a torch operation is
+recorded; a C function runs natively if the tables (`library/`) say what it reads, stores and calls back; a class makes
+an instance as `type.__call__` does. Everything else breaks the graph: no C code runs whose effects are unknown.
+"""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import functools
+import types
+from typing import Any
+
+import torch
+
+from stator.capture import marks
+from stator.capture.attributes import is_trusted
+from stator.capture.control import Break, UserException
+from stator.capture.frame import NULL, UNBOUND, Frame, Pending
+from stator.capture.library import CLASSES, FUNCTIONS, LATE_FUNCTIONS
+from stator.capture.library.methods import call_c_method
+from stator.capture.library.pure import is_pure
+from stator.capture.operators import lookup_special
+from stator.capture.state import TracerState
+from stator.capture.torch_functions import Role, role_of
+from stator.tensors.abstract import AbstractTensor
+from stator.values.constants import guard_kind
+
+GENERATOR = 0x20
+COROUTINE = 0x80 | 0x200 | 0x100
+NN_CALL = torch.nn.Module.__call__
+GLOBAL_HOOKS = tuple(
+    names
+    for names in (
+        "_global_backward_hooks", "_global_backward_pre_hooks", "_global_forward_hooks", "_global_forward_pre_hooks",
+    )
+    if hasattr(torch.nn.modules.module, names)
+)  # fmt: skip
+OWN_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+C_CALLABLES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+               types.ClassMethodDescriptorType)  # fmt: skip
+
+
+class Calls(TracerState):
+    """The calls part of the tracer."""
+
+    def call(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        kind = type(function)
+        if kind is types.FunctionType:
+            return self._call_function(function, args, kwargs)
+        if kind is types.MethodType:
+            return self.call(function.__func__, [function.__self__, *args], kwargs)
+        if isinstance(function, type):
+            return self._call_class(function, args, kwargs)
+        if kind in C_CALLABLES:
+            return self._call_c(function, args, kwargs)
+        if isinstance(function, torch.nn.Module):
+            return self._call_module(function, args, kwargs)
+        if isinstance(function, functools.partial):
+            return self._call_partial(function, args, kwargs)
+        if kind is AbstractTensor:
+            raise UserException(TypeError("'Tensor' object is not callable"))
+        handler = self._late_handler(function)
+        if handler is not None:
+            return handler(self, args, kwargs)
+        if role_of(function) is Role.OPERATION:
+            return self.operate(function, tuple(args), kwargs)
+        if kind is functools._lru_cache_wrapper:
+            # The cache only spares work; interpreting the function again gives the same value.
+            return self.call(function.__wrapped__, args, kwargs)
+        if lookup_special(kind, "__call__") is None:
+            raise UserException(TypeError(f"'{kind.__name__}' object is not callable"))
+        method = self.special(function, "__call__")
+        if type(method) in C_CALLABLES:
+            raise Break("opaque_callable", describe(function))
+        return self.call(method, args, kwargs)
+
+    def _late_handler(self, function: Any) -> Any:
+        """Handlers of things that may not be imported here, known by module and name."""
+        handle = (getattr(function, "__module__", None), getattr(function, "__qualname__", None))
+        return LATE_FUNCTIONS.get(handle)
+
+    # Python functions
+
+    def _call_function(self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        handler = FUNCTIONS.get(function)
+        if handler is not None:
+            resumable = self.frames[-1].resumable
+            self.indirect()
+            result = handler(self, args, kwargs)
+            if result is not NotImplemented:
+                return result
+            self.frames[-1].resumable = resumable
+        module = function.__module__
+        if module is not None and module.startswith(("torch", "stator")):
+            handler = self._late_handler(function)
+            if handler is not None:
+                return handler(self, args, kwargs)
+            if role_of(function) is Role.OPERATION:
+                return self.operate(function, tuple(args), kwargs)
+        mark = marks.mark_of(function)
+        if mark is not None:
+            return self._call_marked(function, mark, args, kwargs)
+        return self._interpret(function, args, kwargs)
+
+    def _call_marked(self, function: Any, mark: marks.Mark, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if mark is marks.Mark.DISABLED:
+            raise Break("disabled_function", describe(function))
+        if mark is marks.Mark.ALLOWED:
+            return self.operate(function, tuple(args), kwargs)
+        raise Break("opaque_callable", describe(function))
+
+    def _interpret(self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        self.guard_function(function)
+        code = function.__code__
+        if code.co_flags & COROUTINE:
+            raise Break("asynchronous_code", describe(function))
+        frame = self.make_frame(function)
+        self._bind(frame, function, args, kwargs)
+        if code.co_flags & GENERATOR:
+            return self.make_generator(frame)
+        return self.run(frame)
+
+    def make_frame(self, function: types.FunctionType) -> Frame:
+        closure = function.__closure__ or ()
+        builtin_names = function.__builtins__  # type: ignore[attr-defined]
+        frame = Frame(function.__code__, function.__globals__, builtin_names, closure, function)
+        if closure:
+            self._note_cells(function, closure)
+            start = len(frame.locals) - len(closure)
+            frame.locals[start:] = closure
+        return frame
+
+    def _note_cells(self, function: types.FunctionType, closure: tuple[Any, ...]) -> None:
+        """Say where the cells of a function from outside come from."""
+        source = None
+        for index, cell in enumerate(closure):
+            if id(cell) in self.own_cells or id(cell) in self.cell_sources:
+                continue
+            if source is None:
+                source = self.world.source_of(function) or self.tree.const(function)
+            self.cell_sources[id(cell)] = source.child("SLOT", "__closure__").child("INDEX", index).child("CONTENTS")
+            if is_trusted(function.__module__):
+                self.trusted_cells.add(id(cell))
+            self.world.kept.append(cell)
+
+    def guard_function(self, function: types.FunctionType) -> None:
+        """Which function was called is used: by identity where functions rarely change, else by its code."""
+        source = self.world.source_of(function)
+        if source is None or id(function) in self.world.touched:
+            return
+        self.world.touched.add(id(function))
+        if source.step in ("KEY", "LOOKUP") and function.__closure__ is None:
+            source.guard("IS", function, self.location())
+        else:
+            source.guard("CODE_IS", function.__code__, self.location())
+
+    def _default(self, function: types.FunctionType, values: Any, key: Any, field: str) -> Any:
+        value = values[key]
+        if id(function) in self.own_functions or guard_kind(value) is not None:
+            return value
+        source = self.world.source_of(function) or self.tree.const(function)
+        return self.world.load(value, source.child("SLOT", field).child("INDEX" if type(key) is int else "KEY", key))
+
+    def _bind(self, frame: Frame, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Bind arguments to parameters as CPython does; Python itself words what does not fit."""
+        code = function.__code__
+        count = code.co_argcount
+        slots = frame.locals
+        if not kwargs and len(args) == count and not code.co_flags & 12 and not code.co_kwonlyargcount:
+            slots[:count] = args
+            return
+        names = code.co_varnames
+        total = count + code.co_kwonlyargcount
+        positional = min(len(args), count)
+        slots[:positional] = args[:positional]
+        position = total
+        if code.co_flags & 4:
+            slots[position] = tuple(args[count:])
+            position += 1
+        elif len(args) > count:
+            self._refuse_arguments(function, args, kwargs)
+        extra: dict[str, Any] | None = {} if code.co_flags & 8 else None
+        for name, value in kwargs.items():
+            try:
+                index = names.index(name, code.co_posonlyargcount, total)
+            except ValueError:
+                if extra is None:
+                    self._refuse_arguments(function, args, kwargs)
+                    raise
+                extra[name] = value
+                continue
+            if slots[index] is not UNBOUND:
+                self._refuse_arguments(function, args, kwargs)
+            slots[index] = value
+        if extra is not None:
+            slots[position] = extra
+        defaults = function.__defaults__ or ()
+        for index in range(positional, count):
+            if slots[index] is UNBOUND:
+                key = index - (count - len(defaults))
+                if key < 0:
+                    self._refuse_arguments(function, args, kwargs)
+                slots[index] = self._default(function, defaults, key, "__defaults__")
+        for index in range(count, total):
+            if slots[index] is UNBOUND:
+                keyword_defaults = function.__kwdefaults__ or {}
+                if names[index] not in keyword_defaults:
+                    self._refuse_arguments(function, args, kwargs)
+                slots[index] = self._default(function, keyword_defaults, names[index], "__kwdefaults__")
+
+    def _refuse_arguments(self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Have Python raise its own TypeError: a function of the same signature that does nothing is called."""
+        hollow = types.FunctionType(
+            function.__code__, {"__builtins__": builtins}, function.__name__, function.__defaults__,
+            tuple(types.CellType() for _ in function.__code__.co_freevars) or None,
+        )  # fmt: skip
+        hollow.__qualname__ = function.__qualname__
+        hollow.__kwdefaults__ = function.__kwdefaults__
+        placeholder = [None] * len(args)
+        self.native(hollow, *placeholder, **dict.fromkeys(kwargs))
+        raise AssertionError(f"arguments of {function.__qualname__} were refused without a reason")
+
+    def _call_partial(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        inner = self.load_attr(function, "func")
+        first = self.load_attr(function, "args")
+        named = self.load_attr(function, "keywords")
+        self.world.read(first)
+        return self.call(inner, [*first, *args], {**self.pairs_of(named), **kwargs})
+
+    # Modules
+
+    def _call_module(self, module: torch.nn.Module, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        kind = type(module)
+        names = module.__dict__
+        method = lookup_special(kind, "__call__")
+        overlay = self.world.overlays.get(id(module))
+        if (
+            method is not NN_CALL
+            or (overlay is not None
+            and any(name in overlay.writes for name in (*OWN_HOOKS, "forward", "_compiled_call_impl")))
+            or "forward" in names
+            or names.get("_compiled_call_impl") is not None
+            or any(self._hooks(names.get(hook)) for hook in OWN_HOOKS)
+            or any(getattr(torch.nn.modules.module, hook) for hook in GLOBAL_HOOKS)
+            or "_slow_forward" in names
+        ):
+            return self.call(self.special(module, "__call__"), args, kwargs)
+        source = self.world.source_of(module)
+        if source is not None:
+            self.world.guard_type(module)
+            source.guard("MODULE_CALL", None, self.location())
+            self._guard_no_global_hooks()
+        forward = lookup_special(kind, "forward")
+        if not isinstance(forward, types.FunctionType):
+            return self.call(self.load_attr(module, "forward"), args, kwargs)
+        self._guard_lookup(kind, "forward", forward)
+        outer = self.graph.module_stack
+        path = str(source) if source is not None else kind.__name__
+        self.graph.module_stack = {**outer, path: (path, kind)}
+        try:
+            return self.call(forward, [module, *args], kwargs)
+        finally:
+            self.graph.module_stack = outer
+
+    def _hooks(self, hooks: Any) -> bool:
+        """Whether a dictionary of hooks has entries, those the trace itself registered included."""
+        if hooks is None:
+            return False
+        shadow = self.world.shadow_of_original.get(id(hooks))
+        return bool(hooks) if shadow is None else bool(shadow.copy)
+
+    def _guard_no_global_hooks(self) -> None:
+        names = torch.nn.modules.module.__dict__
+        for hook in GLOBAL_HOOKS:
+            self.globals_source(names).child("KEY", hook).guard("LENGTH", 0, None)
+
+    def _guard_lookup(self, kind: type, name: str, value: Any) -> None:
+        raise NotImplementedError
+
+    def globals_source(self, names: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    def make_generator(self, frame: Frame) -> Any:
+        raise NotImplementedError
+
+    # Classes
+
+    def _call_class(self, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        handler = CLASSES.get(cls)
+        if handler is not None:
+            resumable = self.frames[-1].resumable
+            self.indirect()
+            result = handler(self, cls, args, kwargs)
+            if result is not NotImplemented:
+                return result
+            self.frames[-1].resumable = resumable
+        meta_call = lookup_special(type(cls), "__call__")
+        if isinstance(cls, enum.EnumMeta):
+            if all(guard_kind(arg) is not None for arg in args):
+                return self.native(cls, *args, **kwargs)
+            raise Break("c_reads_object", f"making a {cls.__name__}")
+        if isinstance(meta_call, types.FunctionType):
+            return self.call(meta_call, [cls, *args], kwargs)
+        return self.instantiate(cls, args, kwargs)
+
+    def instantiate(self, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """`type.__call__`."""
+        if issubclass(cls, torch.Tensor):
+            raise Break("tensor_creation", cls.__name__)
+        make = lookup_special(cls, "__new__")
+        caller = self.frames[-1]
+        resumable = caller.resumable
+        self.indirect()
+        if isinstance(make, staticmethod):
+            make = make.__func__
+        if make is object.__new__:
+            self._check_object_arguments(cls, args, kwargs)
+            value = self.native(object.__new__, cls)
+        elif isinstance(make, types.FunctionType):
+            value = self.call(make, [cls, *args], kwargs)
+        else:
+            value = self._new_of_c_base(cls, make, args, kwargs)
+        if not isinstance(value, cls) or type(value) is AbstractTensor:
+            return value
+        initialise = lookup_special(type(value), "__init__")
+        if isinstance(initialise, types.FunctionType):
+            self._guard_lookup(type(value), "__init__", initialise)
+            caller.resumable, caller.substitute = resumable, value
+            result = self.call(initialise, [value, *args], kwargs)
+            caller.substitute = NULL
+            if result is not None:
+                text = f"__init__() should return None, not '{type(result).__name__}'"
+                raise UserException(TypeError(text))
+        elif initialise is not object.__init__:
+            call_c_method(self, initialise, [value, *args], kwargs)
+        return value
+
+    def _check_object_arguments(self, cls: type, args: list[Any], kwargs: dict[str, Any]) -> None:
+        if (args or kwargs) and lookup_special(cls, "__init__") is object.__init__:
+            raise UserException(TypeError(f"{cls.__name__}() takes no arguments"))
+
+    def _new_of_c_base(self, cls: type, make: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        bases = [base for base in cls.__mro__ if not base.__flags__ & (1 << 9) or base.__module__ in ("builtins",)]
+        base = bases[0] if bases else object
+        if issubclass(cls, BaseException):
+            return self.native(make, cls, *args, **kwargs)
+        if base in (list, dict, set) or base.__module__ in ("collections",):
+            return self.native(make, cls)
+        if base in (tuple, frozenset):
+            return self.native(make, cls, *self.for_c(args))
+        if base in (int, float, str, bytes, complex) and all(guard_kind(arg) is not None for arg in args):
+            return self.native(make, cls, *args, **kwargs)
+        raise Break("opaque_callable", f"making a {cls.__qualname__}")
+
+    # C functions
+
+    def _call_c(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        self.indirect()
+        try:
+            handler = FUNCTIONS.get(function)
+        except TypeError:  # bound to something unhashable
+            handler = None
+        if handler is not None:
+            result = handler(self, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        role = role_of(function)
+        if role is Role.OPERATION:
+            return self.operate(function, tuple(args), kwargs)
+        if role is Role.NO_EFFECT:
+            return None
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, type) and function.__name__ == "__new__" and args and isinstance(args[0], type):
+            if owner is object:
+                return self.native(object.__new__, args[0])
+            return self._new_of_c_base(args[0], function, args[1:], kwargs)
+        if owner is not None and not isinstance(owner, types.ModuleType):
+            kind = type(function)
+            if kind is types.BuiltinFunctionType or kind is types.MethodWrapperType:
+                plain = underlying(function, owner)
+                if plain is not None:
+                    return self._call_c_method(plain, [owner, *args], kwargs)
+        elif type(function) in (types.MethodDescriptorType, types.WrapperDescriptorType) and args:
+            return self._call_c_method(function, args, kwargs)
+        if is_pure(function):
+            for arg in (*args, *kwargs.values()):
+                if type(arg) is AbstractTensor:
+                    raise Break("tensor_to_python", describe(function))
+                self.require_c_value(arg, describe(function))
+                self.world.read_deep(arg)
+            return self.native(function, *args, **kwargs)
+        raise Break("opaque_callable", describe(function))
+
+    def _call_c_method(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        try:
+            handler = FUNCTIONS.get(function)
+        except TypeError:
+            handler = None
+        if handler is not None:
+            result = handler(self, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        if type(args[0]) is AbstractTensor and role_of(function) is Role.OPERATION:
+            return self.operate(function, tuple(args), kwargs)
+        return call_c_method(self, function, args, kwargs)
+
+    def require_c_value(self, value: Any, what: str) -> None:
+        raise NotImplementedError
+
+    # Super
+
+    def implicit_super(self, frame: Frame) -> Any:
+        """`super()`: the class cell and the first argument of the running function."""
+        names = frame.decoded.localsplus_names
+        if "__class__" not in names or not frame.code.co_argcount:
+            raise UserException(RuntimeError("super(): no arguments"))
+        owner = self.read_cell(frame.locals[names.index("__class__")])
+        first = frame.locals[0]
+        if isinstance(first, types.CellType):
+            first = self.read_cell(first)
+        if type(first) is Pending:
+            first = frame.locals[0] = self.world.load(first.value, first.source)
+        return self.native(super, owner, first)
+
+    # Callbacks
+
+    def callable_for_c(self, function: Any) -> Any:
+        """A callable that C code may call: Python functions are interpreted behind it."""
+        if type(function) in C_CALLABLES or function is None or (isinstance(function, type) and is_pure(function)):
+            return function
+
+        def interpreted(*args: Any, **kwargs: Any) -> Any:
+            return self.from_c(self.call, function, list(args), kwargs)
+
+        self.proxied[id(interpreted)] = function
+        self.world.kept.append(interpreted)
+        return interpreted
+
+    def from_c(self, function: Any, *args: Any) -> Any:
+        raise NotImplementedError
+
+
+def underlying(function: Any, owner: Any) -> Any:
+    """The descriptor that a bound C method was made from."""
+    for base in type(owner).__mro__:
+        found = base.__dict__.get(function.__name__)
+        if type(found) in C_CALLABLES and getattr(function, "__objclass__", base) is base:
+            return found
+    return None
+
+
+def describe(function: Any) -> str:
+    """How people call a callable."""
+    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or type(function).__name__
+    module = getattr(function, "__module__", None)
+    return f"{module}.{name}" if module and module != "builtins" else str(name)

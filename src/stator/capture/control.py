@@ -1,0 +1,48 @@
+"""How a trace is left: the exceptions that travel through the interpreter, never through the user's code.
+
+`UserException` carries an exception of the traced program (raised by it, or by an operation on its behalf); the
+interpreter hands it to the program's own handlers. `Break` says that the current operation cannot be traced.
+`Restart` asks for the whole trace to be made again with more knowledge. They derive from BaseException so that
+no `except Exception` of natively running code swallows them. Anything else that escapes is a defect of stator.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class TraceControl(BaseException):
+    """Base of what steers the interpreter."""
+
+
+class UserException(TraceControl):
+    """`value` was raised in the traced program."""
+
+    def __init__(self, value: BaseException) -> None:
+        super().__init__(value)
+        self.value = value
+
+
+class Break(TraceControl):
+    """The current operation cannot be traced: a row of the reason table, and what in particular."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+
+class SkipFrame(TraceControl):
+    """The frame asks to run uncompiled."""
+
+    def __init__(self, detail: str = "") -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+class Restart(TraceControl):
+    """Trace again; `why` says what was learnt (it has been written where the new trace will see it)."""
+
+    def __init__(self, why: Any) -> None:
+        super().__init__(why)
+        self.why = why

@@ -1,0 +1,173 @@
+"""The FX graph under construction: nodes for torch operations, placeholders for what comes from outside.
+
+Contract. The graph is what any backend registered with torch expects: torch-level calls, parameters and buffers
+lifted to placeholders, `meta["example_value"]`, `meta["stack_trace"]`, `meta["nn_module_stack"]`. Placeholders stand in
+the order of first use. A tensor from outside becomes a placeholder, and is guarded, only when it is used.
+"""
+
+from __future__ import annotations
+
+import linecache
+import operator
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.fx
+
+from stator.capture.control import Break
+from stator.events import Location
+from stator.tensors.abstract import AbstractTensor
+from stator.values.constants import is_constant
+from stator.values.source import Source, TensorExpectation
+
+_stack_lines: dict[tuple[types.CodeType, int], str] = {}
+
+
+def stack_line(code: types.CodeType, line: int) -> str:
+    """One frame of a stack trace as Python prints it."""
+    key = (code, line)
+    text = _stack_lines.get(key)
+    if text is None:
+        source = linecache.getline(code.co_filename, line).strip()
+        text = f'  File "{code.co_filename}", line {line}, in {code.co_name}\n'
+        if source:
+            text += f"    {source}\n"
+        if len(_stack_lines) > 100_000:
+            _stack_lines.clear()
+        _stack_lines[key] = text
+    return text
+
+
+class GraphBuilder:
+    """One graph and what its placeholders stand for."""
+
+    def __init__(self, stack_trace: Callable[[], str], location: Callable[[], Location | None]) -> None:
+        self.graph = torch.fx.Graph()
+        self.stack_trace = stack_trace
+        self.location = location
+        self.module_stack: dict[str, tuple[str, Any]] = {}
+        self.placeholders: list[torch.fx.Node] = []
+        self.inputs: list[tuple[Source, AbstractTensor | Any]] = []  # parallel to placeholders
+        self.attributes: dict[str, Any] = {}  # submodules and constants that get_attr nodes name
+        self.operations = 0
+        self._last_placeholder: torch.fx.Node | None = None
+        self._names: dict[str, int] = {}
+        self._guarded: set[int] = set()
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> torch.fx.Node:
+        """Record a call; a tensor's method is recorded as such."""
+        kind, target = "call_function", function
+        if type(function) is types.MethodDescriptorType or type(function) is types.WrapperDescriptorType or (type(function) is types.FunctionType and function.__qualname__.startswith("Tensor.")):
+            kind, target = "call_method", function.__name__
+        node = self.graph.create_node(kind, target, self.argument(args), self.argument(kwargs))
+        self.operations += 1
+        node.meta["example_value"] = value
+        node.meta["stack_trace"] = self.stack_trace()
+        if self.module_stack:
+            node.meta["nn_module_stack"] = dict(self.module_stack)
+        return node
+
+    def argument(self, value: Any) -> Any:
+        """A value as a node's argument."""
+        kind = type(value)
+        if kind is AbstractTensor:
+            return self.node_of(value)
+        if kind is tuple or kind is list:
+            return kind([self.argument(part) for part in value])
+        if kind is dict:
+            return {key: self.argument(part) for key, part in value.items()}
+        if kind is slice:
+            return slice(self.argument(value.start), self.argument(value.stop), self.argument(value.step))
+        if is_constant(value):
+            return value
+        if isinstance(value, tuple):
+            return tuple(self.argument(part) for part in value)
+        if isinstance(value, list):
+            return [self.argument(part) for part in value]
+        if kind is types.FunctionType or isinstance(value, torch.fx.Node):
+            return value
+        raise Break("graph_argument", f"a {kind.__name__}")
+
+    def node_of(self, tensor: AbstractTensor) -> torch.fx.Node:
+        """The node that computes a tensor, made now if need be."""
+        node = tensor.node
+        if node is not None:
+            return node
+        if tensor.producer is not None:
+            node = tensor.producer
+            for position in tensor.index:
+                node = self.graph.call_function(operator.getitem, (node, position))
+            node.meta["example_value"] = tensor
+            node.meta["stack_trace"] = tensor.producer.meta["stack_trace"]
+            tensor.node = node
+            return node
+        if tensor.source is None:
+            raise Break("tensor_without_origin", repr(tensor))
+        return self.lift(tensor, tensor.source)
+
+    def lift(self, tensor: AbstractTensor, source: Source) -> torch.fx.Node:
+        """Make a tensor from outside an input of the graph."""
+        self.guard_tensor(tensor)
+        node = self._placeholder(str(source))
+        node.meta["example_value"] = tensor
+        tensor.node = node
+        self.inputs.append((source, tensor))
+        return node
+
+    def lift_number(self, source: Source, value: Any) -> torch.fx.Node:
+        """Make a symbolic number an input of the graph."""
+        node = self._placeholder(str(source))
+        node.meta["example_value"] = value
+        self.inputs.append((source, value))
+        return node
+
+    def _placeholder(self, text: str) -> torch.fx.Node:
+        name = "l_" + "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in text)
+        count = self._names.get(name, 0)
+        self._names[name] = count + 1
+        if count:
+            name = f"{name}_{count}"
+        if self._last_placeholder is None:
+            with self.graph.inserting_before(next(iter(self.graph.nodes), None)):
+                node = self.graph.placeholder(name)
+        else:
+            with self.graph.inserting_after(self._last_placeholder):
+                node = self.graph.placeholder(name)
+        self._last_placeholder = node
+        self.placeholders.append(node)
+        return node
+
+    def guard_tensor(self, tensor: AbstractTensor) -> None:
+        """What is known of a tensor from outside is used."""
+        source = tensor.source
+        if source is None or tensor.real is None or id(tensor) in self._guarded:
+            return
+        self._guarded.add(id(tensor))
+        source.guard("TENSOR", expectation_of(tensor.real), self.location())
+
+    def attach(self, name: str, value: Any) -> torch.fx.Node:
+        """A submodule or constant held by the graph module."""
+        count = self._names.get(name, 0)
+        self._names[name] = count + 1
+        unique = f"{name}_{count}"
+        self.attributes[unique] = value
+        return self.graph.get_attr(unique)
+
+
+def expectation_of(tensor: torch.Tensor) -> TensorExpectation:
+    """What a TENSOR guard expects of this tensor, all sizes fixed."""
+    strided = tensor.layout is torch.strided
+    return TensorExpectation(
+        kind=type(tensor),
+        dtype=tensor.dtype,
+        device=tensor.device,
+        requires_grad=tensor.requires_grad,
+        sizes=tuple(tensor.shape),
+        strides=tuple(tensor.stride()) if strided else None,
+        layout=tensor.layout,
+        is_inference=tensor.is_inference(),
+        is_conj=strided and tensor.is_conj(),
+        is_neg=strided and tensor.is_neg(),
+    )

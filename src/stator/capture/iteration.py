@@ -1,0 +1,319 @@
+"""Iteration, unpacking and generators of traced values.
+
+Contract. `iterate` gives an iterator that both the interpreter and C code may advance: a C iterator over a private
+copy, a real generator whose body is run by the interpreter, or a real generator around an iterator object written in
+Python. An iterator or generator made outside of the trace is the user's: advancing it would change it, so it breaks.
+
+A generator of the traced program is a real Python generator (`drive`), so that `list`, `zip`, `any` and
+`isinstance` see what they expect; its frame is interpreted between yields.
+"""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from stator.capture.control import Break, UserException
+from stator.capture.frame import Frame
+from stator.capture.opcodes import Yielded
+from stator.capture.operators import lookup_special
+from stator.capture.state import TracerState
+from stator.tensors.abstract import AbstractTensor
+from stator.values.constants import is_constant
+
+C_ITERABLES = (list, tuple, dict, set, frozenset, str, bytes, bytearray, range, collections.deque, memoryview)
+VIEWS = (type({}.keys()), type({}.values()), type({}.items()), type(collections.OrderedDict().items()))
+
+
+def drive(tracer: TracerState, frame: Frame) -> Generator[Any, Any, Any]:
+    """The body of a generator object: runs the frame from yield to yield."""
+    outer = None
+    sent: Any = None
+    error: BaseException | None = None
+    while True:
+        if tracer.finished:
+            return None
+        outer, tracer.handled = tracer.handled, frame.handled
+        try:
+            result = tracer.resume_generator(frame, sent, error)
+        except UserException as raised:
+            frame.handled, tracer.handled = tracer.handled, outer
+            value = raised.value
+        else:
+            frame.handled, tracer.handled = tracer.handled, outer
+            if type(result) is not Yielded:
+                return result
+            try:
+                sent, error = (yield result.value), None
+            except BaseException as thrown:
+                sent, error = None, thrown
+            continue
+        if isinstance(value, StopIteration):
+            replacement = RuntimeError("generator raised StopIteration")
+            replacement.__cause__ = replacement.__context__ = value
+            raise replacement
+        raise value
+
+
+class Iteration(TracerState):
+    """The iteration part of the tracer."""
+
+    # Iterators
+
+    def iterate(self, value: Any) -> Any:
+        """`iter(value)`."""
+        kind = type(value)
+        if kind is AbstractTensor:
+            if not value.shape:
+                raise UserException(TypeError("iteration over a 0-d tensor"))
+            return iter(self.operate(torch.Tensor.unbind, (value, 0), {}))
+        if kind is types.GeneratorType:
+            if id(value) not in self.generators:
+                raise Break("foreign_iterator", "a generator made outside of the compiled function")
+            return value
+        if self.is_python_method(value, "__iter__"):
+            self.world.guard_type(value)
+            result = self.call(self.special(value, "__iter__"), [], {})
+            if lookup_special(type(result), "__next__") is None:
+                text = f"iter() returned non-iterator of type '{type(result).__name__}'"
+                raise UserException(TypeError(text))
+            return result
+        if isinstance(value, C_ITERABLES) or kind in VIEWS:
+            self.world.read(value)
+            return self.native(iter, value)
+        if isinstance(value, type) and self.is_python_method(value, "__iter__"):
+            return self.call(self.special(value, "__iter__"), [], {})
+        if self.world.is_outside(value) and not is_constant(value):
+            raise Break("foreign_iterator", f"a {kind.__name__}")
+        if lookup_special(kind, "__iter__") is None and self.is_python_method(value, "__getitem__"):
+            return self._by_index(value)
+        return self.native(iter, value)
+
+    def _by_index(self, value: Any) -> Iterator[Any]:
+        """The old protocol: `__getitem__` with 0, 1, 2 until IndexError."""
+
+        def walk() -> Iterator[Any]:
+            index = 0
+            while True:
+                try:
+                    item = self.get_item(value, index)
+                except UserException as error:
+                    if isinstance(error.value, (IndexError, StopIteration)):
+                        return
+                    raise error.value from None
+                yield item
+                index += 1
+
+        return walk()
+
+    def advance(self, iterator: Any) -> tuple[bool, Any]:
+        """`next`: whether it is exhausted, else the next item."""
+        kind = type(iterator)
+        if self.is_python_method(iterator, "__next__"):
+            try:
+                return False, self.call(self.special(iterator, "__next__"), [], {})
+            except UserException as error:
+                if isinstance(error.value, StopIteration):
+                    return True, error.value.value
+                raise
+        if self.world.is_outside(iterator):
+            raise Break("foreign_iterator", f"a {kind.__name__}")
+        try:
+            return False, self.native(next, iterator)
+        except UserException as error:
+            if isinstance(error.value, StopIteration):
+                return True, error.value.value
+            raise
+
+    def listed(self, value: Any) -> list[Any]:
+        """All items of an iterable."""
+        if type(value) in (list, tuple):
+            self.world.read(value)
+            return list(value)
+        iterator = self.iterate(value)
+        items: list[Any] = []
+        while True:
+            done, item = self.advance(iterator)
+            if done:
+                return items
+            items.append(item)
+
+    def unpacked(self, value: Any, count: int) -> list[Any]:
+        """The items of an unpacking assignment with `count` targets."""
+        if type(value) in (list, tuple):
+            if self.world.shadow_of_copy.get(id(value)) is not None:
+                self.world.read(value)
+            items = list(value)
+        else:
+            iterator = self._iterate_for_unpacking(value)
+            items = []
+            while len(items) <= count:
+                done, item = self.advance(iterator)
+                if done:
+                    break
+                items.append(item)
+        if len(items) > count:
+            raise UserException(ValueError(f"too many values to unpack (expected {count})"))
+        if len(items) < count:
+            text = f"not enough values to unpack (expected {count}, got {len(items)})"
+            raise UserException(ValueError(text))
+        return items
+
+    def _iterate_for_unpacking(self, value: Any) -> Any:
+        try:
+            return self.iterate(value)
+        except UserException as error:
+            if isinstance(error.value, TypeError) and lookup_special(type(value), "__iter__") is None:
+                text = f"cannot unpack non-iterable {type(value).__name__} object"
+                raise UserException(TypeError(text)) from None
+            raise
+
+    def pairs_of(self, value: Any) -> dict[Any, Any]:
+        """A mapping as a dict."""
+        if isinstance(value, dict) and not self.is_python_method(value, "keys"):
+            self.world.read(value)
+            return dict(dict.items(value))
+        if isinstance(value, types.MappingProxyType):
+            return dict(value)
+        try:
+            keys = self.call(self.load_attr(value, "keys"), [], {})
+        except UserException as error:
+            if isinstance(error.value, AttributeError):
+                text = f"argument after ** must be a mapping, not {type(value).__name__}"
+                raise UserException(TypeError(text)) from None
+            raise
+        return {key: self.get_item(value, key) for key in self.listed(keys)}
+
+    def for_c(self, values: Iterable[Any]) -> list[Any]:
+        """Iterables made ready for C code to consume."""
+        ready = []
+        for value in values:
+            kind = type(value)
+            if isinstance(value, C_ITERABLES) or kind in VIEWS:
+                self.world.read(value)
+                if lookup_special(kind, "__iter__") is not None and self.is_python_method(value, "__iter__"):
+                    value = self.native_iterator(value)
+            elif kind is AbstractTensor or self.is_python_method(value, "__iter__"):
+                value = self.native_iterator(value)
+            elif kind is types.GeneratorType and id(value) not in self.generators:
+                raise Break("foreign_iterator", "a generator made outside of the compiled function")
+            elif lookup_special(kind, "__next__") is not None and self.world.is_outside(value):
+                raise Break("foreign_iterator", f"a {kind.__name__}")
+            elif lookup_special(kind, "__iter__") is None and self.is_python_method(value, "__getitem__"):
+                value = self._by_index(value)
+            ready.append(value)
+        return ready
+
+    def native_iterator(self, value: Any) -> Iterator[Any]:
+        """A real iterator that C code may advance, over anything iterable."""
+        iterator = self.iterate(value)
+        if not self.is_python_method(iterator, "__next__"):
+            return iterator  # type: ignore[no-any-return]
+
+        def walk() -> Iterator[Any]:
+            while True:
+                done, item = self.from_c(self.advance, iterator)
+                if done:
+                    return
+                yield item
+
+        return walk()
+
+    def from_c(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Enter the interpreter from C code: the program's exceptions become real ones until they are back."""
+        self.boundary += 1
+        try:
+            return function(*args)
+        except UserException as error:
+            raised = error.value
+        finally:
+            self.boundary -= 1
+        raise raised
+
+    # Generators
+
+    def make_generator(self, frame: Frame) -> Any:
+        generator = drive(self, frame)
+        self.generators[id(generator)] = (generator, frame)
+        return generator
+
+    def resume_generator(self, frame: Frame, sent: Any, error: BaseException | None) -> Any:
+        """Run a suspended frame to its next yield or end."""
+        if frame.pc and error is None:
+            frame.stack.append(sent)
+        elif error is not None:
+            return self.run(frame, error)
+        return self.run(frame)
+
+    def send(self, receiver: Any, value: Any) -> tuple[bool, Any]:
+        """One step of `yield from`."""
+        if value is None and type(receiver) is not types.GeneratorType:
+            return self.advance(receiver)
+        if type(receiver) is types.GeneratorType and id(receiver) not in self.generators:
+            raise Break("foreign_iterator", "a generator made outside of the compiled function")
+        try:
+            if type(receiver) is types.GeneratorType:
+                return False, self.native(receiver.send, value)
+            return False, self.call(self.load_attr(receiver, "send"), [value], {})
+        except UserException as error:
+            if isinstance(error.value, StopIteration):
+                return True, error.value.value
+            raise
+
+    # With-blocks
+
+    def enter_context(self, manager: Any) -> tuple[Any, Any]:
+        """`__exit__`, bound, and what `__enter__` returned."""
+        kind = type(manager)
+        for name in ("__enter__", "__exit__"):
+            if lookup_special(kind, name) is None:
+                hint = " (missed __exit__ method)" if name == "__exit__" else ""
+                text = f"'{kind.__name__}' object does not support the context manager protocol{hint}"
+                raise UserException(TypeError(text))
+        leave = self.special(manager, "__exit__")
+        enter = self.special(manager, "__enter__")
+        return leave, self.call(enter, [], {})
+
+    # Exception groups
+
+    def regroup(self, original: Any, raised: Any) -> Any:
+        """What `except*` raises again after its handlers ran (PEP 654)."""
+        raised = [error for error in raised if error is not None]
+        if not raised:
+            return None
+        if not isinstance(original, BaseExceptionGroup):
+            return raised[0] if len(raised) == 1 else self._group("", raised)
+        fresh = [error for error in raised if not self._came_from(original, error)]
+        old = [error for error in raised if self._came_from(original, error)]
+        rest = None
+        if old:
+            wanted = {id(leaf) for error in old for leaf in self._group_leaves(error)}
+            rest = self.native(original.subgroup, lambda leaf: id(leaf) in wanted)
+        if not fresh:
+            return rest
+        if rest is not None:
+            fresh.append(rest)
+        return self._group("", fresh)
+
+    def _group(self, text: str, errors: list[Any]) -> Any:
+        return self.native(BaseExceptionGroup, text, errors)
+
+    def _group_leaves(self, error: Any) -> list[Any]:
+        if isinstance(error, BaseExceptionGroup):
+            return [leaf for part in error.exceptions for leaf in self._group_leaves(part)]
+        return [error]
+
+    def _came_from(self, original: Any, error: Any) -> bool:
+        return (
+            isinstance(error, BaseExceptionGroup)
+            and error.__cause__ is original.__cause__
+            and error.__context__ is original.__context__
+            and error.message == original.message
+            and {id(leaf) for leaf in self._group_leaves(error)} <= {id(leaf) for leaf in self._group_leaves(original)}
+        )
+
+

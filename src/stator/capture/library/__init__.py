@@ -1,0 +1,28 @@
+"""What the interpreter knows of particular callables: one row each, by topic.
+
+Contract. A row maps a callable to a handler `(tracer, args, kwargs) -> value`, or for classes
+`(tracer, cls, args, kwargs) -> value`. A handler that returns NotImplemented leaves the call to the general rules.
+`LATE_FUNCTIONS` names callables by (module, qualified name) that must not be imported for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stator.capture.library import builtin_functions, classes, effects, modules, standard, torch_state
+
+FunctionHandler = Callable[[Any, list[Any], dict[str, Any]], Any]
+ClassHandler = Callable[[Any, type, list[Any], dict[str, Any]], Any]
+
+FUNCTIONS: dict[Any, FunctionHandler] = {
+    **builtin_functions.FUNCTIONS,
+    **standard.FUNCTIONS,
+    **torch_state.FUNCTIONS,
+    **effects.FUNCTIONS,
+    **modules.FUNCTIONS,
+}
+CLASSES: dict[type, ClassHandler] = {**classes.CLASSES, **standard.CLASSES}
+LATE_FUNCTIONS: dict[tuple[Any, Any], FunctionHandler] = {**torch_state.LATE_FUNCTIONS}
+
+__all__ = ["CLASSES", "FUNCTIONS", "LATE_FUNCTIONS"]

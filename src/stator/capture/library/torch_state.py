@@ -1,0 +1,111 @@
+"""Functions of torch that read or set its modes, and predicates that compiled code answers in its own way.
+
+Contract. Modes a program sets while traced are really set (abstract results hang on them) and recorded in the graph
+so that the backend sets them too; the trace puts them back when it ends. Reading a mode is covered by the guard on
+modes that every entry has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.overrides
+
+from stator.capture.control import Break, SkipFrame
+from stator.tensors.abstract import AbstractTensor
+
+if TYPE_CHECKING:
+    from stator.capture.tracer import Tracer
+
+
+def _read(function: Any) -> Any:
+    def handler(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        return tracer.native(function, *args, **kwargs)
+
+    return handler
+
+
+def _set_and_record(function: Any) -> Any:
+    def handler(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        tracer.graph.call(function, tuple(args), kwargs, None)
+        return tracer.native(function, *args, **kwargs)
+
+    return handler
+
+
+def _constant(value: Any) -> Any:
+    return lambda tracer, args, kwargs: value
+
+
+def _has_torch_function(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    values = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
+    return any(tracer.has_torch_function(value) for value in values)
+
+
+def _is_tensor(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    return tracer.is_instance(args[0], torch.Tensor)
+
+
+def _graph_break(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    detail = args[0] if args else kwargs.get("msg", "")
+    raise Break("explicit_graph_break", str(detail))
+
+
+def _skip_frame(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    raise SkipFrame(str(args[0]) if args else "")
+
+
+def _assert(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    condition = args[0] if args else kwargs["condition"]
+    if type(condition) is AbstractTensor:
+        message = args[1] if len(args) > 1 else kwargs.get("message", "assertion failed")
+        tracer.operate(torch._assert_async, (condition, str(message)), {})
+        return None
+    return NotImplemented
+
+
+READS = (
+    torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.get_default_dtype, torch.is_autocast_enabled,
+    torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch.are_deterministic_algorithms_enabled,
+    torch._C._is_torch_function_enabled, torch._C._get_tracing_state, torch.get_num_threads, torch.cuda.is_available,
+    torch.is_anomaly_enabled, torch.get_default_device, torch.cuda.device_count, torch.get_autocast_gpu_dtype,
+    torch.get_autocast_cpu_dtype, torch.is_autocast_cpu_enabled, torch.is_deterministic_algorithms_warn_only_enabled,
+    torch.finfo, torch.iinfo, torch.promote_types, torch.can_cast, torch.get_float32_matmul_precision,
+    torch._C._cuda_getDeviceCount if hasattr(torch._C, "_cuda_getDeviceCount") else torch.cuda.device_count,
+    torch.distributed.is_available, torch._C._functorch.maybe_current_level, torch._C._autograd._profiler_enabled,
+    torch._C._get_deterministic_algorithms, torch._C._get_cudnn_enabled, torch._C._get_cublas_allow_tf32,
+    torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack, torch.is_warn_always_enabled,
+    torch._C._is_any_autocast_enabled, torch.overrides.is_tensor_method_or_property,
+)  # fmt: skip
+SETS = (torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype,
+        torch.set_autocast_cache_enabled, torch.autocast_increment_nesting, torch.autocast_decrement_nesting,
+        torch.clear_autocast_cache)  # fmt: skip
+
+FUNCTIONS: dict[Any, Any] = {
+    **{function: _read(function) for function in READS},
+    **{function: _set_and_record(function) for function in SETS},
+    torch.is_tensor: _is_tensor,
+    torch._assert: _assert,
+    torch.jit.is_scripting: _constant(False),
+    torch.jit.is_tracing: _constant(False),
+    torch.compiler.is_compiling: _constant(True),
+    torch.compiler.is_dynamo_compiling: _constant(True),
+    torch.compiler.is_exporting: _constant(False),
+    torch._C._get_tracing_state: _constant(None),
+    torch.overrides.has_torch_function: _has_torch_function,
+    torch._C._has_torch_function: _has_torch_function,
+    torch._C._has_torch_function_unary: _has_torch_function,
+    torch._C._has_torch_function_variadic: _has_torch_function,
+}
+LATE_FUNCTIONS: dict[tuple[Any, Any], Any] = {
+    ("torch._dynamo.decorators", "graph_break"): _graph_break,
+    ("torch._dynamo.decorators", "skip_frame"): _skip_frame,
+    ("torch._dynamo.external_utils", "is_compiling"): _constant(True),
+    ("torch._dynamo.utils", "is_compile_supported"): _constant(True),
+    ("torch._utils", "is_compiling"): _constant(True),
+    ("stator.api.controls", "graph_break"): _graph_break,
+    ("stator.api.controls", "skip_frame"): _skip_frame,
+    ("stator.api.controls", "is_compiling"): _constant(True),
+    ("stator.api.controls", "is_dynamo_compiling"): _constant(True),
+}

@@ -1,0 +1,563 @@
+"""Operators, comparisons, truth, items and formatting of traced values.
+
+Contract. Each operation is Python's own, with the question of who carries it out settled first: torch (an abstract
+tensor takes part), C (builtin values; what it reads is guarded first), or the program (classes with special methods of
+their own, which are interpreted, in Python's order of trying both operands).
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import operator
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stator.capture.control import Break, UserException
+from stator.capture.state import TracerState
+from stator.tensors.abstract import AbstractTensor
+from stator.values.constants import guard_kind, is_constant
+
+BINARY: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
+    "+": (operator.add, "__add__", "__radd__"),
+    "-": (operator.sub, "__sub__", "__rsub__"),
+    "*": (operator.mul, "__mul__", "__rmul__"),
+    "/": (operator.truediv, "__truediv__", "__rtruediv__"),
+    "//": (operator.floordiv, "__floordiv__", "__rfloordiv__"),
+    "%": (operator.mod, "__mod__", "__rmod__"),
+    "**": (operator.pow, "__pow__", "__rpow__"),
+    "@": (operator.matmul, "__matmul__", "__rmatmul__"),
+    "<<": (operator.lshift, "__lshift__", "__rlshift__"),
+    ">>": (operator.rshift, "__rshift__", "__rrshift__"),
+    "&": (operator.and_, "__and__", "__rand__"),
+    "|": (operator.or_, "__or__", "__ror__"),
+    "^": (operator.xor, "__xor__", "__rxor__"),
+}
+INPLACE: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    symbol + "=": (getattr(operator, "i" + forward.strip("_")), "__i" + forward[2:])
+    for symbol, (_, forward, _) in BINARY.items()
+}
+COMPARE: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
+    "<": (operator.lt, "__lt__", "__gt__"),
+    "<=": (operator.le, "__le__", "__ge__"),
+    "==": (operator.eq, "__eq__", "__eq__"),
+    "!=": (operator.ne, "__ne__", "__ne__"),
+    ">": (operator.gt, "__gt__", "__lt__"),
+    ">=": (operator.ge, "__ge__", "__le__"),
+}
+UNARY: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "-": (operator.neg, "__neg__"),
+    "+": (operator.pos, "__pos__"),
+    "~": (operator.invert, "__invert__"),
+}
+NUMBERS = frozenset({int, float, bool, str, bytes, complex, type(None), torch.SymInt, torch.SymFloat, torch.SymBool})
+# Types all of whose special methods are C code without side effects on anything but the value itself.
+C_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, bytearray)
+C_VALUES = frozenset(
+    {
+        range, slice, types.MappingProxyType, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format,
+        type(Ellipsis), type(NotImplemented), types.GenericAlias, types.UnionType, types.ModuleType,
+        types.BuiltinFunctionType, types.FunctionType, types.MethodType, types.CodeType, type({}.keys()),
+        type({}.values()), type({}.items()), memoryview, object,
+    }
+)  # fmt: skip
+
+
+def lookup_special(kind: type, name: str) -> Any:
+    """What the class of a value holds under a special name, the way C looks it up."""
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return None
+
+
+class Operators(TracerState):
+    """The operators part of the tracer."""
+
+    # Binary
+
+    def binary(self, symbol: str, left: Any, right: Any) -> Any:
+        kind, other = type(left), type(right)
+        row = BINARY.get(symbol)
+        if row is not None:
+            function, forward, reflected = row
+            if kind in NUMBERS and other in NUMBERS:
+                return self.native(function, left, right)
+            if kind is AbstractTensor or other is AbstractTensor:
+                return self._tensor_binary(function, forward, reflected, left, right)
+            return self._binary_protocol(function, symbol, forward, reflected, left, right)
+        function, name = INPLACE[symbol]
+        if kind in NUMBERS and other in NUMBERS:
+            return self.native(function, left, right)
+        plain, forward, reflected = BINARY[symbol[:-1]]
+        if kind is AbstractTensor:
+            return self._tensor_binary(function, forward, reflected, left, right)
+        if other is AbstractTensor and not isinstance(left, C_CONTAINERS):
+            return self._tensor_binary(plain, forward, reflected, left, right)
+        if self.is_python_method(left, name):
+            result = self.call(self.special(left, name), [right], {})
+            if result is not NotImplemented:
+                return result
+        elif isinstance(left, C_CONTAINERS) and lookup_special(kind, name) is not None:
+            self.world.read(left)
+            return self.native(function, left, self.listed(right) if isinstance(left, list) else self.for_c([right])[0])
+        return self._binary_protocol(plain, symbol[:-1], forward, reflected, left, right)
+
+    def _tensor_binary(self, function: Any, forward: str, reflected: str, left: Any, right: Any) -> Any:
+        for target, other, name in ((left, right, forward), (right, left, reflected)):
+            if self.is_python_method(target, name) and "__torch_function__" not in dir(type(target)):
+                if target is left:
+                    result = self.call(self.special(target, name), [other], {})
+                    if result is not NotImplemented:
+                        return result
+                elif isinstance(other, AbstractTensor):
+                    # Tensor's own operator gives way to unknown operands by returning NotImplemented.
+                    result = self.call(self.special(target, name), [other], {})
+                    if result is not NotImplemented:
+                        return result
+        if isinstance(left, (list, tuple)) or isinstance(right, (list, tuple)):
+            self.world.read_deep(left)
+            self.world.read_deep(right)
+        return self.operate(function, (left, right), {})
+
+    def is_python_method(self, value: Any, name: str) -> bool:
+        """Whether the special method is the program's code (or not known to be harmless C)."""
+        if type(value) is AbstractTensor:
+            return False
+        method = lookup_special(type(value), name)
+        return isinstance(method, (types.FunctionType, staticmethod, classmethod, property)) or (
+            method is not None and not isinstance(method, (types.WrapperDescriptorType, types.MethodDescriptorType))
+            and callable(method) and type(method) is not type
+        )
+
+    def _binary_protocol(
+        self, function: Any, symbol: str, forward: str, reflected: str, left: Any, right: Any
+    ) -> Any:
+        left_python = self.is_python_method(left, forward)
+        right_python = self.is_python_method(right, reflected)
+        if not left_python and not right_python:
+            self.require_c_value(left, function.__name__)
+            self.require_c_value(right, function.__name__)
+            self.world.read_deep(left)
+            self.world.read_deep(right)
+            return self.native(function, left, right)
+        self.world.guard_type(left)
+        self.world.guard_type(right)
+        attempts = [(left, right, forward), (right, left, reflected)]
+        kind, other = type(left), type(right)
+        if kind is other:
+            attempts = attempts[:1]
+        elif issubclass(other, kind) and lookup_special(other, reflected) is not lookup_special(kind, reflected):
+            attempts.reverse()
+        for target, operand, name in attempts:
+            result = self._attempt(target, name, operand)
+            if result is not NotImplemented:
+                return result
+        text = (
+            f"unsupported operand type(s) for {'** or pow()' if symbol == '**' else symbol}: "
+            f"'{kind.__name__}' and '{other.__name__}'"
+        )
+        raise UserException(TypeError(text))
+
+    def _attempt(self, target: Any, name: str, operand: Any) -> Any:
+        method = lookup_special(type(target), name)
+        if method is None:
+            return NotImplemented
+        if self.is_python_method(target, name):
+            return self.call(self.special(target, name), [operand], {})
+        self.require_c_value(target, name)
+        self.world.read_deep(target)
+        return self.native(method, target, operand)
+
+    def require_c_value(self, value: Any, what: str) -> None:
+        """Break unless C code may read `value`: the interpreter knows what such code looks at."""
+        kind = type(value)
+        if kind in NUMBERS or kind in C_VALUES or kind is AbstractTensor or guard_kind(value) is not None:
+            return
+        if isinstance(value, C_CONTAINERS):
+            for part in dict.values(value) if isinstance(value, dict) else list(value):
+                if part is not value:
+                    self.require_c_value(part, what)
+            return
+        if isinstance(value, (BaseException, enum.Enum)) or self.is_plain_iterator(value):
+            return
+        if kind.__eq__ is object.__eq__ and not self.overlay_of(value):
+            self.world.guard_type(value)
+            return  # compared by identity only
+        raise Break("c_reads_object", f"{what} on a {kind.__name__}")
+
+    def overlay_of(self, value: Any) -> bool:
+        return id(value) in self.world.overlays
+
+    def is_plain_iterator(self, value: Any) -> bool:
+        return type(value).__name__.endswith("_iterator") or isinstance(value, (zip, enumerate, map, filter, reversed))
+
+    # Comparison, identity, truth
+
+    def compare(self, symbol: str, left: Any, right: Any) -> Any:
+        function, forward, reflected = COMPARE[symbol]
+        kind, other = type(left), type(right)
+        if kind in NUMBERS and other in NUMBERS:
+            return self.native(function, left, right)
+        if kind is AbstractTensor or other is AbstractTensor:
+            if left is None or right is None or kind is type or other is type:
+                if symbol in ("==", "!="):
+                    return symbol == "!="
+            return self._tensor_binary(function, forward, reflected, left, right)
+        left_python = self.is_python_method(left, forward)
+        right_python = self.is_python_method(right, reflected)
+        if left_python or right_python:
+            self.world.guard_type(left)
+            self.world.guard_type(right)
+            attempts = [(left, right, forward), (right, left, reflected)]
+            if kind is not other and issubclass(other, kind):
+                attempts.reverse()
+            for target, operand, name in attempts:
+                result = self._attempt(target, name, operand)
+                if result is not NotImplemented:
+                    return result
+            if symbol == "!=" and not self._defines(left, "__ne__"):
+                equal = self.compare("==", left, right)
+                return not self.truth(equal)
+            if symbol in ("==", "!="):
+                return self.identical(left, right) == (symbol == "==")
+            text = f"'{symbol}' not supported between instances of '{kind.__name__}' and '{other.__name__}'"
+            raise UserException(TypeError(text))
+        if symbol == "!=" and self.is_python_method(left, "__eq__"):
+            return not self.truth(self.compare("==", left, right))
+        if isinstance(left, C_CONTAINERS) and isinstance(right, C_CONTAINERS):
+            return self.compare_containers(symbol, left, right)
+        self.require_c_value(left, "comparison")
+        self.require_c_value(right, "comparison")
+        return self.native(function, left, right)
+
+    @staticmethod
+    def _defines(value: Any, name: str) -> bool:
+        return lookup_special(type(value), name) is not object.__dict__.get(name)
+
+    def compare_containers(self, symbol: str, left: Any, right: Any) -> Any:
+        """Builtin containers compare element by element, elements by the program's own methods."""
+        function = COMPARE[symbol][0]
+        self.world.read_deep(left)
+        self.world.read_deep(right)
+        sequences = isinstance(left, (list, tuple)) and isinstance(right, (list, tuple))
+        if sequences and type(left) is type(right) and self._holds_objects(left, right):
+            if symbol in ("==", "!="):
+                same = len(left) == len(right) and all(
+                    self.identical(one, two) or self.truth(self.compare("==", one, two))
+                    for one, two in zip(left, right, strict=True)
+                )
+                return same == (symbol == "==")
+            for one, two in zip(left, right, strict=False):
+                if not (self.identical(one, two) or self.truth(self.compare("==", one, two))):
+                    return self.compare(symbol, one, two)
+            return function(len(left), len(right))
+        if isinstance(left, dict) and isinstance(right, dict) and symbol in ("==", "!="):
+            same = len(left) == len(right) and all(
+                key in right and (left[key] is right[key] or self.truth(self.compare("==", left[key], right[key])))
+                for key in left
+            )
+            return same == (symbol == "==")
+        self.require_c_value(left, "comparison")
+        self.require_c_value(right, "comparison")
+        return self.native(function, left, right)
+
+    @staticmethod
+    def _holds_objects(*containers: Any) -> bool:
+        return any(type(part) not in NUMBERS for container in containers for part in container)
+
+    def identical(self, left: Any, right: Any) -> bool:
+        if left is right:
+            return True
+        if type(left) is AbstractTensor or type(right) is AbstractTensor:
+            return False
+        original, other = self.world.original_of(left), self.world.original_of(right)
+        if original is other:
+            return True
+        # None of an unguarded item: which object it is has just been used.
+        for value in (left, right):
+            self.world.guard_type(value)
+        return False
+
+    def truth(self, value: Any, what: str = "bool") -> Any:
+        kind = type(value)
+        if kind is bool or value is None:
+            return bool(value)
+        if kind in NUMBERS:
+            return self.native(bool, value)
+        if kind is AbstractTensor:
+            raise Break("data_dependent_branch" if what == "bool" else "tensor_to_python", what)
+        if isinstance(value, C_CONTAINERS):
+            self.world.read_length(value)
+            return self.native(bool, value)
+        if self.is_python_method(value, "__bool__"):
+            result = self.call(self.special(value, "__bool__"), [], {})
+            if type(result) is not bool:
+                text = f"__bool__ should return bool, returned {type(result).__name__}"
+                raise UserException(TypeError(text))
+            return result
+        if self.is_python_method(value, "__len__"):
+            return self.length(value) > 0
+        self.world.guard_type(value)
+        if lookup_special(kind, "__bool__") is None and lookup_special(kind, "__len__") is None:
+            return True
+        self.require_c_value(value, "truth")
+        return self.native(bool, value)
+
+    def unary(self, symbol: str, value: Any) -> Any:
+        function, name = UNARY[symbol]
+        if type(value) is AbstractTensor:
+            return self.operate(function, (value,), {})
+        if self.is_python_method(value, name):
+            self.world.guard_type(value)
+            return self.call(self.special(value, name), [], {})
+        self.require_c_value(value, name)
+        return self.native(function, value)
+
+    # Items
+
+    def length(self, value: Any) -> Any:
+        if type(value) is AbstractTensor:
+            self.graph.guard_tensor(value)
+            if not value.shape:
+                raise UserException(TypeError("len() of a 0-d tensor"))
+            return value.shape[0]
+        if self.is_python_method(value, "__len__"):
+            self.world.guard_type(value)
+            result = self.call(self.special(value, "__len__"), [], {})
+            return self.native(operator.index, result)
+        if isinstance(value, C_CONTAINERS):
+            self.world.read_length(value)
+            return self.native(len, value)
+        self.require_c_value(value, "len")
+        return self.native(len, value)
+
+    def get_item(self, container: Any, key: Any) -> Any:
+        if type(container) is AbstractTensor:
+            self.world.read_deep(key)
+            return self.operate(operator.getitem, (container, key), {})
+        if self.is_python_method(container, "__getitem__"):
+            self.world.guard_type(container)
+            return self.call(self.special(container, "__getitem__"), [key], {})
+        return self.get_item_of_c(container, key)
+
+    def get_item_of_c(self, container: Any, key: Any) -> Any:
+        """`container[key]` as the C types do it."""
+        if isinstance(container, type):
+            method = self._class_getitem(container)
+            if method is not None:
+                return self.call(method, [key], {})
+            self.require_c_value(key, "subscript")
+            return self.native(operator.getitem, container, key)
+        if isinstance(container, (list, tuple)):
+            return self._sequence_item(container, key)
+        if isinstance(container, dict):
+            return self._dict_item(container, key)
+        if isinstance(container, types.MappingProxyType):
+            raise Break("c_reads_object", "a mapping proxy")
+        if isinstance(container, collections.deque) or type(container) in (range, str, bytes, bytearray, torch.Size):
+            self.world.read(container)
+            return self.native(operator.getitem, container, self.index_of(key))
+        self.require_c_value(container, "subscript")
+        return self.native(operator.getitem, container, key)
+
+    def _class_getitem(self, cls: type) -> Any:
+        if lookup_special(type(cls), "__getitem__") is not None and self.is_python_method(cls, "__getitem__"):
+            return self.special(cls, "__getitem__")
+        method = lookup_special(cls, "__class_getitem__")
+        if isinstance(method, classmethod) and isinstance(method.__func__, types.FunctionType):
+            return types.MethodType(method.__func__, cls)
+        return None
+
+    def index_of(self, key: Any) -> Any:
+        """A subscript as C wants it."""
+        if type(key) in (int, bool, str, slice):
+            if type(key) is slice:
+                return slice(*[None if part is None else self.index_of(part) for part in (key.start, key.stop, key.step)])
+            return key
+        if type(key) is AbstractTensor:
+            raise Break("tensor_to_python", "a tensor as a list index")
+        if self.is_python_method(key, "__index__"):
+            return self.call(self.special(key, "__index__"), [], {})
+        return key
+
+    def _sequence_item(self, container: Any, key: Any) -> Any:
+        key = self.index_of(key)
+        if type(key) is int and 0 <= key < len(container):
+            self.world.read_item(container, key)
+        else:
+            self.world.read(container)
+        return self.native(lambda: (list if isinstance(container, list) else tuple).__getitem__(container, key))
+
+    def _dict_item(self, container: dict[Any, Any], key: Any) -> Any:
+        self.check_hashable(key)
+        self.world.read_key(container, key)
+        try:
+            return dict.__getitem__(container, key)
+        except (KeyError, TypeError):
+            pass
+        if isinstance(container, collections.defaultdict) and container.default_factory is not None:
+            value = self.call(container.default_factory, [], {})
+            dict.__setitem__(container, key, value)
+            return value
+        if self.is_python_method(container, "__missing__"):
+            return self.call(self.special(container, "__missing__"), [key], {})
+        return self.native(dict.__getitem__, container, key)
+
+    def set_item(self, container: Any, key: Any, value: Any) -> None:
+        if type(container) is AbstractTensor:
+            self.world.read_deep(key)
+            self.operate(operator.setitem, (container, key, value), {})
+            return
+        if self.is_python_method(container, "__setitem__"):
+            self.world.guard_type(container)
+            self.call(self.special(container, "__setitem__"), [key, value], {})
+            return
+        self.set_item_of_c(container, key, value)
+
+    def set_item_of_c(self, container: Any, key: Any, value: Any) -> None:
+        """`container[key] = value` as the C types do it."""
+        if isinstance(container, dict):
+            self.check_hashable(key)
+            self.world.read_key(container, key)
+            ordered = isinstance(container, collections.OrderedDict)
+            put = collections.OrderedDict.__setitem__ if ordered else dict.__setitem__
+            self.native(put, container, key, value)
+            return
+        if isinstance(container, (list, collections.deque, bytearray)):
+            key = self.index_of(key)
+            self.world.read_length(container)
+            base = next(kind for kind in (list, collections.deque, bytearray) if isinstance(container, kind))
+            self.native(base.__setitem__, container, key, self.listed(value) if type(key) is slice else value)
+            return
+        self.require_c_value(container, "item assignment")
+        self.native(operator.setitem, container, key, value)
+
+    def delete_item(self, container: Any, key: Any) -> None:
+        if self.is_python_method(container, "__delitem__"):
+            self.world.guard_type(container)
+            self.call(self.special(container, "__delitem__"), [key], {})
+            return
+        self.delete_item_of_c(container, key)
+
+    def delete_item_of_c(self, container: Any, key: Any) -> None:
+        """`del container[key]` as the C types do it."""
+        if isinstance(container, dict):
+            self.check_hashable(key)
+            self.world.read_key(container, key)
+            base: Any = collections.OrderedDict if isinstance(container, collections.OrderedDict) else dict
+            self.native(base.__delitem__, container, key)
+            return
+        if isinstance(container, (list, collections.deque)):
+            self.world.read_length(container)
+            base = list if isinstance(container, list) else collections.deque
+            self.native(base.__delitem__, container, self.index_of(key))
+            return
+        self.require_c_value(container, "item deletion")
+        self.native(operator.delitem, container, key)
+
+    def contains(self, container: Any, item: Any) -> bool:
+        if type(container) is AbstractTensor:
+            return bool(self.truth(self.operate(torch.Tensor.__contains__, (container, item), {})))
+        if self.is_python_method(container, "__contains__"):
+            self.world.guard_type(container)
+            return bool(self.truth(self.call(self.special(container, "__contains__"), [item], {})))
+        return self.contains_of_c(container, item)
+
+    def contains_of_c(self, container: Any, item: Any) -> bool:
+        """`item in container` as the C types do it."""
+        if isinstance(container, dict) or type(container) is type({}.keys()):
+            self.check_hashable(item)
+            if isinstance(container, dict):
+                self.world.read_key(container, item)
+                return bool(self.native(dict.__contains__, container, item))
+            return bool(self.native(operator.contains, container, item))
+        if isinstance(container, (set, frozenset)):
+            self.check_hashable(item)
+            self.world.read(container)
+            return bool(self.native(operator.contains, container, item))
+        if type(container) in (str, bytes, range):
+            return bool(self.native(operator.contains, container, item))
+        for part in self.listed(container) if not isinstance(container, (list, tuple)) else self._read(container):
+            if self.identical(part, item) or self.truth(self.compare("==", part, item)):
+                return True
+        return False
+
+    def _read(self, container: Any) -> Any:
+        self.world.read(container)
+        return list(container)
+
+    def check_hashable(self, value: Any) -> None:
+        """Hashing an object of the program runs its `__hash__` in C, on real attributes: only by identity is fine."""
+        if is_constant(value) or type(value) is AbstractTensor:
+            return
+        if type(value) is tuple:
+            self.world.read(value)
+            for part in value:
+                self.check_hashable(part)
+            return
+        method = lookup_special(type(value), "__hash__")
+        if method is object.__hash__ or not isinstance(method, types.FunctionType):
+            return
+        if not self.world.is_outside(value) and not self.overlay_of(value):
+            return  # the trace's own object: its attributes are where its methods look
+        if isinstance(value, torch.nn.Module):
+            return
+        raise Break("c_reads_object", f"hashing a {type(value).__name__}")
+
+    # Formatting
+
+    def format(self, value: Any, conversion: str, specification: Any) -> str:
+        if conversion == "s" or (not conversion and not specification and type(value) not in NUMBERS):
+            value = self.to_string(value, "__str__")
+        elif conversion == "r":
+            value = self.to_string(value, "__repr__")
+        elif conversion == "a":
+            value = ascii(self.to_string(value, "__repr__"))
+        if self.is_python_method(value, "__format__"):
+            return str(self.call(self.special(value, "__format__"), [specification], {}))
+        if type(value) is AbstractTensor:
+            raise Break("tensor_to_python", "formatting a tensor")
+        self.require_printable(value)
+        return str(self.native(format, value, specification))
+
+    def to_string(self, value: Any, name: str) -> str:
+        """`str(value)` or `repr(value)`."""
+        if type(value) is AbstractTensor:
+            raise Break("tensor_to_python", "printing a tensor")
+        method = name
+        if name == "__str__" and lookup_special(type(value), "__str__") is object.__dict__["__str__"]:
+            method = "__repr__"
+        if self.is_python_method(value, method) and not isinstance(value, (enum.Enum, type)):
+            self.world.guard_type(value)
+            result = self.call(self.special(value, method), [], {})
+            if not isinstance(result, str):
+                text = f"{method} returned non-string (type {type(result).__name__})"
+                raise UserException(TypeError(text))
+            return result
+        self.require_printable(value)
+        return str(self.native(str if name == "__str__" else repr, value))
+
+    def require_printable(self, value: Any) -> None:
+        """Break unless C code may print `value`: everything it shows is guarded."""
+        if type(value) in NUMBERS or guard_kind(value) is not None:
+            return
+        if isinstance(value, (list, tuple, dict, set, frozenset, collections.deque)):
+            self.world.read(value)
+            parts = [*dict.keys(value), *dict.values(value)] if isinstance(value, dict) else list(value)
+            for part in parts:
+                if type(part) is AbstractTensor:
+                    raise Break("tensor_to_python", "printing a tensor")
+                if self.is_python_method(part, "__repr__"):
+                    raise Break("c_reads_object", f"printing a {type(part).__name__} in a container")
+                self.require_printable(part)
+            return
+        if isinstance(value, BaseException):
+            self.require_printable(value.args)
+            return
+        if type(value) in C_VALUES and type(value) is not object:
+            return
+        raise Break("c_reads_object", f"printing a {type(value).__name__}")

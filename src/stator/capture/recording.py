@@ -1,0 +1,331 @@
+"""Torch operations: computing what they give in abstract, and recording them in the graph.
+
+Contract. `operate` is every torch function and tensor operator of the traced program. Its result has the facts torch
+would give it; if it holds tensors (or the operation changed one) a node is recorded, else it was a question about
+metadata and its answer is a constant. What torch refuses breaks the graph, so that the real operation raises the real
+exception; what needs the data breaks it too, unless the settings say to capture it.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+from stator.capture.control import Break, UserException
+from stator.capture.operators import lookup_special
+from stator.capture.state import TracerState
+from stator.tensors import engine, twins
+from stator.tensors.abstract import AbstractTensor
+from stator.values.constants import guard_kind, is_constant
+
+DATA_DEPENDENT = frozenset(
+    {
+        "item", "tolist", "nonzero", "numpy", "unique", "unique_consecutive", "masked_select", "is_nonzero", "equal",
+        "allclose", "bincount", "argwhere", "data_ptr", "__bool__", "__int__", "__float__", "__index__", "_unique2",
+        "nonzero_static_like", "histc_dynamic", "untyped_storage", "storage", "__contains__",
+    }
+)  # fmt: skip
+# Attributes that are operations: each read is a node, as the ecosystem's graphs have it.
+VIEW_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
+DEVICE_FACTS = {
+    "is_cuda": "cuda", "is_cpu": "cpu", "is_mps": "mps", "is_meta": "meta", "is_xpu": "xpu", "is_xla": "xla",
+    "is_mtia": "mtia", "is_hpu": "hpu", "is_ipu": "ipu", "is_maia": "maia", "is_vulkan": "vulkan",
+}  # fmt: skip
+# Operations that give no tensor but change one, or check something at run time.
+RECORDED_WITHOUT_RESULT = frozenset({"setitem", "_assert_async", "_assert_tensor_metadata", "__setitem__"})
+
+
+def holds_tensor(value: Any) -> bool:
+    return any(type(leaf) is AbstractTensor for leaf in engine.leaves_of(value))
+
+
+class Recording(TracerState):
+    """The recording part of the tracer."""
+
+    # Operations
+
+    def operate(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for argument in (*args, *kwargs.values()):
+            if isinstance(argument, (list, tuple, dict)):
+                self.world.read_deep(argument)
+        leaves = engine.leaves_of((args, kwargs))
+        inputs = [leaf for leaf in leaves if type(leaf) is AbstractTensor]
+        for tensor in inputs:
+            if self.has_torch_function(tensor):
+                raise Break("tensor_subclass", tensor.kind.__name__)
+        result = self._compute(function, args, kwargs)
+        name = getattr(function, "__name__", "")
+        if result is NotImplemented:
+            return result
+        outputs = [leaf for leaf in engine.leaves_of(result) if type(leaf) is AbstractTensor]
+        if not outputs and result is not None and name not in RECORDED_WITHOUT_RESULT:
+            for tensor in inputs:
+                self.graph.guard_tensor(tensor)
+            if is_constant(result) or isinstance(result, (tuple, list)):
+                return result
+            raise Break("operator_result", f"{name} gives a {type(result).__name__}")
+        node = self.graph.call(function, args, kwargs, result)
+        self._attach(node, result, {id(tensor) for tensor in inputs})
+        return result
+
+    def _compute(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = getattr(function, "__name__", "")
+        if name in DATA_DEPENDENT and any(type(leaf) is AbstractTensor for leaf in engine.leaves_of(args)):
+            raise Break("tensor_to_python" if name in ("item", "tolist", "numpy") else "data_dependent_operator", name)
+        try:
+            return engine.compute(function, args, kwargs)
+        except twins.NeedsData as error:
+            raise Break("data_dependent_operator", str(error) or name) from None
+        except NotImplementedError as error:
+            raise Break("operator_without_shape_rule", f"{name}: {first_line(error)}") from None
+        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError) as error:
+            raise Break("operator_error", f"{name}: {first_line(error)}") from None
+
+    def _attach(self, node: torch.fx.Node, result: Any, inputs: set[int]) -> None:
+        """Tell new tensors how the graph computes them."""
+        if type(result) is AbstractTensor:
+            if id(result) not in inputs and result.node is None and result.producer is None:
+                result.node = node
+            return
+        self._attach_parts(node, result, (), inputs)
+
+    def _attach_parts(self, node: torch.fx.Node, value: Any, path: tuple[Any, ...], inputs: set[int]) -> None:
+        if type(value) is AbstractTensor:
+            if id(value) not in inputs and value.node is None and value.producer is None:
+                value.producer, value.index = node, path
+        elif isinstance(value, (tuple, list)):
+            for position, part in enumerate(value):
+                self._attach_parts(node, part, (*path, position), inputs)
+        elif isinstance(value, dict):
+            for key, part in value.items():
+                self._attach_parts(node, part, (*path, key), inputs)
+
+    def has_torch_function(self, value: Any) -> bool:
+        """Whether an operand takes torch functions over (plain tensors and parameters do not)."""
+        if type(value) is AbstractTensor:
+            kind = value.kind
+            if kind is torch.Tensor or kind is torch.nn.Parameter or kind is torch.nn.Buffer:
+                return False
+            method = lookup_special(kind, "__torch_function__")
+            plain = torch._C._disabled_torch_function_impl
+            if isinstance(method, classmethod):
+                method = method.__func__
+            base = torch.Tensor.__torch_function__.__func__
+            return method is not base and method is not plain
+        return hasattr(type(value), "__torch_function__") and not isinstance(value, torch.Tensor)
+
+    # Attributes
+
+    def tensor_attr(self, tensor: AbstractTensor, name: str) -> Any:
+        fact = FACTS.get(name)
+        if fact is not None:
+            self.graph.guard_tensor(tensor)
+            return fact(tensor)
+        if name in DEVICE_FACTS:
+            self.graph.guard_tensor(tensor)
+            return tensor.device.type == DEVICE_FACTS[name]
+        if name == "grad":
+            return self._grad(tensor)
+        if name == "__class__":
+            self.graph.guard_tensor(tensor)
+            return tensor.kind
+        own = self._own_attribute(tensor, name)
+        if own is not NotImplemented:
+            return own
+        attribute = lookup_special(tensor.kind, name)
+        if attribute is None:
+            if name in ("__torch_function__", "_is_param"):
+                return self.native(getattr, tensor.kind, name)
+            text = f"'{tensor.kind.__name__}' object has no attribute '{name}'"
+            raise UserException(AttributeError(text))
+        holder = type(attribute)
+        if holder is types.FunctionType or holder in (types.MethodDescriptorType, types.WrapperDescriptorType):
+            return types.MethodType(attribute, tensor)
+        if holder is property and attribute.fget is not None and attribute.fget.__module__ not in ("torch._tensor",):
+            return self.call(attribute.fget, [tensor], {})
+        if name in VIEW_ATTRIBUTES:
+            return self._view_attribute(tensor, name)
+        if holder is classmethod:
+            return types.MethodType(attribute.__func__, tensor.kind)
+        if holder is staticmethod:
+            return attribute.__func__
+        if holder in (types.GetSetDescriptorType, property):
+            return self._other_fact(tensor, name)
+        return self.world.load(attribute, self.tree.const(tensor.kind).child("LOOKUP", name))
+
+    def _own_attribute(self, tensor: AbstractTensor, name: str) -> Any:
+        """What the program put on the tensor object itself."""
+        written = self.world.written(tensor, name)
+        if written is not NotImplemented:
+            return written
+        if tensor.attributes is not None and name in tensor.attributes:
+            return tensor.attributes[name]
+        real = tensor.real
+        if real is not None:
+            names = object.__getattribute__(real, "__dict__") if hasattr(real, "__dict__") else {}
+            if name in names and tensor.source is not None:
+                return self.world.load(names[name], tensor.source.child("ATTR", name))
+            if tensor.source is not None and lookup_special(tensor.kind, name) is None:
+                tensor.source.guard("LACKS_ATTR", name, self.location())
+        return NotImplemented
+
+    def _view_attribute(self, tensor: AbstractTensor, name: str) -> Any:
+        def read(value: Any) -> Any:
+            return getattr(value, name)
+
+        result = self._compute(read, (tensor,), {})
+        node = self.graph.call(getattr, (tensor, name), {}, result)
+        self._attach(node, result, {id(tensor)})
+        return result
+
+    def _grad(self, tensor: AbstractTensor) -> Any:
+        written = self.world.written(tensor, "grad")
+        if written is not NotImplemented:
+            return written
+        if tensor.real is None or tensor.source is None:
+            return None
+        if not tensor.is_leaf:
+            raise Break("tensor_attribute", "grad of a tensor that is not a leaf")
+        self.graph.guard_tensor(tensor)
+        source = tensor.source.child("GRAD")
+        value = tensor.real.grad
+        if value is None:
+            source.guard("IS", None, self.location())
+            return None
+        return self.world.load(value, source)
+
+    def _other_fact(self, tensor: AbstractTensor, name: str) -> Any:
+        """A field torch computes from metadata, asked of the twin."""
+        if name in ("grad_fn", "_base", "_grad", "_cdata", "_backward_hooks", "data_ptr", "_version", "output_nr"):
+            if name == "grad_fn" and not tensor.requires_grad:
+                return None
+            if name == "grad_fn" and tensor.is_leaf:
+                return None
+            raise Break("tensor_attribute", name)
+        self.graph.guard_tensor(tensor)
+        twin = twins.twin_of(tensor)
+        value = self.native(getattr, twin, name)
+        if guard_kind(value) is None:
+            raise Break("tensor_attribute", name)
+        return value
+
+    def store_tensor_attr(self, tensor: AbstractTensor, name: str, value: Any) -> None:
+        attribute = lookup_special(tensor.kind, name)
+        if name == "requires_grad":
+            self.operate(torch.Tensor.requires_grad_, (tensor, value), {})
+            return
+        if name == "data":
+            raise Break("tensor_attribute", "assignment to .data")
+        if attribute is not None and name != "grad":
+            raise Break("tensor_attribute", f"assignment to .{name}")
+        if tensor.source is None:
+            if name == "grad":
+                raise Break("tensor_attribute", "assignment to .grad of an intermediate tensor")
+            if tensor.attributes is None:
+                tensor.attributes = {}
+            tensor.attributes[name] = value
+            return
+        self.graph.guard_tensor(tensor)
+        self.world.write_attribute(tensor, name, value)
+
+    def scalar_of(self, tensor: AbstractTensor, cls: type) -> Any:
+        """`int(tensor)` and the like."""
+        raise Break("tensor_to_python", f"{cls.__name__}()")
+
+    # What reaches abstract tensors from outside the interpreter
+
+    def attribute(self, tensor: AbstractTensor, name: str) -> Any:
+        return self._outward(self.tensor_attr, tensor, name)
+
+    def _outward(self, function: Any, *args: Any) -> Any:
+        try:
+            return function(*args)
+        except UserException as error:
+            raised = error.value
+        raise raised
+
+    # Types
+
+    def type_of(self, value: Any) -> type:
+        if type(value) is AbstractTensor:
+            self.graph.guard_tensor(value)
+            return value.kind
+        self.world.guard_type(value)
+        return type(value)
+
+    def is_instance(self, value: Any, kinds: Any) -> bool:
+        if type(value) is AbstractTensor:
+            self.graph.guard_tensor(value)
+            return bool(self.native(isinstance, value, kinds))
+        self.world.guard_type(value)
+        if isinstance(kinds, tuple):
+            self.world.read_deep(kinds)
+            return any(self.is_instance(value, kind) for kind in kinds)
+        check = lookup_special(type(kinds), "__instancecheck__") if isinstance(kinds, type) else None
+        if isinstance(check, types.FunctionType) and not check.__module__.startswith(("torch", "abc", "typing", "enum")):
+            return bool(self.truth(self.call(check, [kinds, value], {})))
+        return bool(self.native(isinstance, value, kinds))
+
+    # Sorting, with the program's own comparisons
+
+    def sorted_values(self, values: list[Any], key: Any, reverse: Any) -> list[Any]:
+        keys = values if key is None else [self.call(key, [value], {}) for value in values]
+        if any(type(one) is AbstractTensor for one in keys):
+            raise Break("data_dependent_branch", "sorting tensors")
+        if all(is_constant(one) for one in keys):
+            order = self.native(sorted, range(len(values)), key=keys.__getitem__, reverse=reverse)
+        else:
+
+            class Key:
+                __slots__ = ("value",)
+
+                def __init__(self, value: Any) -> None:
+                    self.value = value
+
+                def __lt__(inner, other: Any) -> bool:
+                    return bool(self.from_c(lambda: self.truth(self.compare("<", inner.value, other.value))))
+
+            order = self.native(sorted, range(len(values)), key=lambda index: Key(keys[index]), reverse=reverse)
+        return [values[index] for index in order]
+
+    def from_c(self, function: Any, *args: Any) -> Any:
+        raise NotImplementedError
+
+    def proxy_predicate(self, function: Any) -> Any:
+        """A predicate for C code, its answer made a truth value by the interpreter."""
+
+        def predicate(*args: Any) -> Any:
+            return self.from_c(lambda: self.truth(self.call(function, list(args), {})))
+
+        self.proxied[id(predicate)] = function
+        self.world.kept.append(predicate)
+        return predicate
+
+    @property
+    def proxy_truth(self) -> Any:
+        return lambda value: self.from_c(self.truth, value)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+FACTS: dict[str, Any] = {
+    "shape": lambda tensor: tensor.shape,
+    "ndim": lambda tensor: len(tensor.shape),
+    "dtype": lambda tensor: tensor.dtype,
+    "device": lambda tensor: tensor.device,
+    "requires_grad": lambda tensor: tensor.requires_grad,
+    "layout": lambda tensor: tensor.layout,
+    "is_leaf": lambda tensor: tensor.is_leaf or not tensor.requires_grad,
+    "itemsize": lambda tensor: tensor.dtype.itemsize,
+    "nbytes": lambda tensor: tensor.numel() * tensor.dtype.itemsize,
+    "is_sparse": lambda tensor: tensor.layout is torch.sparse_coo,
+    "is_nested": lambda tensor: False,
+    "is_quantized": lambda tensor: False,
+    "is_mkldnn": lambda tensor: False,
+}

@@ -1,0 +1,205 @@
+"""What the parts of the interpreter share: the state of one trace, and the operations they call on each other.
+
+Contract. `TracerState` holds the data of one trace. The parts (`attributes`, `calls`, `operators`, `iteration`,
+`recording`) are mixin classes over it, one concept a file; `tracer.py` joins them. The methods declared here without
+a body are provided by the parts, so that each part can call the others without importing them.
+
+Every operation of the traced program that runs natively goes through `native`, which turns what it raises into a
+`UserException`: any other exception that escapes a handler is a defect of stator and never reaches user code.
+
+State: one trace, one thread; nothing is shared.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from stator.capture.control import Break, TraceControl, UserException
+from stator.capture.frame import UNBOUND, Frame
+from stator.capture.graph import GraphBuilder, stack_line
+from stator.events import Location
+from stator.values.constants import guard_kind
+from stator.values.source import SourceTree
+from stator.values.world import World
+
+
+class TracerState:
+    """The data of one trace."""
+
+    def __init__(self, tree: SourceTree) -> None:
+        self.tree = tree
+        self.frames: list[Frame] = []
+        self.handled: BaseException | None = None
+        self.graph = GraphBuilder(self.stack_trace, self.location)
+        self.world = World(tree, self.location)
+        self.own_cells: dict[int, types.CellType] = {}
+        self.cell_sources: dict[int, Any] = {}
+        self.trusted_cells: set[int] = set()  # of functions of Python's and torch's own
+        self.step = 0  # instructions executed so far: names a point of the trace, when it is made again
+        self.break_at: dict[int, Break] = {}
+        self.own_functions: dict[int, Any] = {}
+        self.generators: dict[int, Any] = {}  # id of a generator object of ours -> its driver
+        self.loaded_globals: dict[tuple[int, str], Any] = {}
+        self.effects: list[Any] = []  # replayed calls (printing), in order
+        self.boundary = 0  # how many C functions are between the root and the current frame
+        self.modes_read: set[str] = set()
+        self.proxied: dict[int, Any] = {}  # id of a callable made for C code -> the program's own
+        self.code_of_root: types.CodeType | None = None
+        self.finished = False
+
+    # Where we are
+
+    def location(self) -> Location | None:
+        """The user's current line."""
+        if not self.frames:
+            return None
+        frame = self.frames[-1]
+        return Location(frame.code.co_filename, frame.line(), frame.code.co_name)
+
+    def stack_trace(self) -> str:
+        """The user's frames as text, outermost first."""
+        return "".join(stack_line(frame.code, frame.line()) for frame in self.frames)
+
+    def indirect(self) -> None:
+        """What runs next is not the last thing the current instruction does: the trace cannot be left in there."""
+        self.frames[-1].resumable = False
+
+    # Running natively
+
+    def native(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run an operation of the traced program; what it raises is the program's exception."""
+        try:
+            return function(*args, **kwargs)
+        except TraceControl:
+            raise
+        except RecursionError:
+            raise Break("recursion_limit") from None
+        except Exception as error:
+            error.__traceback__ = None
+            raised = error
+        raise UserException(raised)
+
+    # Cells
+
+    def new_cell(self, value: Any) -> types.CellType:
+        cell = types.CellType() if value is UNBOUND else types.CellType(value)
+        self.own_cells[id(cell)] = cell
+        return cell
+
+    def read_cell(self, cell: types.CellType) -> Any:
+        """The contents, or UNBOUND."""
+        written = self.world.written(cell, "cell_contents")
+        if written is not NotImplemented:
+            return written
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            return UNBOUND
+        if id(cell) in self.own_cells:
+            return value
+        source = self.cell_sources.get(id(cell))
+        if id(cell) in self.trusted_cells and guard_kind(value) == "IS":
+            return value
+        if source is None:
+            raise Break("cell_without_origin", "a closure variable")
+        return self.world.load(value, source)
+
+    def write_cell(self, cell: types.CellType, value: Any) -> None:
+        if id(cell) in self.own_cells:
+            if value is UNBOUND:
+                del cell.cell_contents
+            else:
+                cell.cell_contents = value
+        else:
+            self.world.write_attribute(cell, "cell_contents", value)
+
+    # Provided by the parts
+
+    def run(self, frame: Frame) -> Any:
+        raise NotImplementedError
+
+    def call(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    def load_attr(self, target: Any, name: str) -> Any:
+        raise NotImplementedError
+
+    def store_attr(self, target: Any, name: str, value: Any) -> None:
+        raise NotImplementedError
+
+    def delete_attr(self, target: Any, name: str) -> None:
+        raise NotImplementedError
+
+    def special(self, value: Any, name: str) -> Any:
+        raise NotImplementedError
+
+    def binary(self, symbol: str, left: Any, right: Any) -> Any:
+        raise NotImplementedError
+
+    def unary(self, symbol: str, value: Any) -> Any:
+        raise NotImplementedError
+
+    def compare(self, symbol: str, left: Any, right: Any) -> Any:
+        raise NotImplementedError
+
+    def truth(self, value: Any, what: str = "bool") -> Any:
+        raise NotImplementedError
+
+    def identical(self, left: Any, right: Any) -> bool:
+        raise NotImplementedError
+
+    def contains(self, container: Any, item: Any) -> bool:
+        raise NotImplementedError
+
+    def length(self, value: Any) -> Any:
+        raise NotImplementedError
+
+    def get_item(self, container: Any, key: Any) -> Any:
+        raise NotImplementedError
+
+    def set_item(self, container: Any, key: Any, value: Any) -> None:
+        raise NotImplementedError
+
+    def delete_item(self, container: Any, key: Any) -> None:
+        raise NotImplementedError
+
+    def format(self, value: Any, conversion: str, specification: Any) -> str:
+        raise NotImplementedError
+
+    def iterate(self, value: Any) -> Any:
+        raise NotImplementedError
+
+    def advance(self, iterator: Any) -> tuple[bool, Any]:
+        raise NotImplementedError
+
+    def listed(self, value: Any) -> list[Any]:
+        raise NotImplementedError
+
+    def pairs_of(self, value: Any) -> dict[Any, Any]:
+        raise NotImplementedError
+
+    def check_hashable(self, value: Any) -> None:
+        raise NotImplementedError
+
+    def is_instance(self, value: Any, kinds: Any) -> bool:
+        raise NotImplementedError
+
+    def type_of(self, value: Any) -> type:
+        raise NotImplementedError
+
+    def operate(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    def tensor_attr(self, tensor: Any, name: str) -> Any:
+        raise NotImplementedError
+
+    def proxy(self, function: Any) -> Any:
+        raise NotImplementedError
+
+    def callable_for_c(self, function: Any) -> Any:
+        raise NotImplementedError
+
+    def for_c(self, values: Iterable[Any]) -> list[Any]:
+        raise NotImplementedError

@@ -1,0 +1,165 @@
+"""One trace from start to end: set up the interpreter for a function, run it, leave everything as it was.
+
+Contract. `trace_function(function, values)` interprets a call of `function` with its bound locals and gives a
+`Trace`: the tracer with its frames, graph and side tables, and how it ended (returned a value, broke off, or was left
+by an exception of the program). Torch's modes are as before when it returns; no user object was touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from stator.capture.control import Break, SkipFrame, UserException
+from stator.capture.frame import Frame, Pending
+from stator.capture.tracer import Tracer
+from stator.values.source import ModesExpectation, SourceTree
+from stator.values.world import World
+
+# Interpreting costs a few Python frames for each frame of the program.
+RECURSION_LIMIT = 20_000
+DEVICES = ("cpu", "cuda")
+
+
+class Ending(enum.Enum):
+    """How a trace ended."""
+
+    RETURNED = "the function returned"
+    BROKE = "an operation could not be traced"
+    SKIPPED = "the frame asked to run uncompiled"
+    RAISED = "an exception of the program left the function"
+
+
+class Modes(NamedTuple):
+    """Modes that a program may leave changed, at a break or at its end."""
+
+    grad: bool
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]
+    cache: bool
+
+    @staticmethod
+    def now() -> Modes:
+        rows = [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in DEVICES]
+        return Modes(torch.is_grad_enabled(), tuple(rows), torch.is_autocast_cache_enabled())
+
+    def install(self) -> None:
+        """Make these the modes of this thread."""
+        torch._C._set_grad_enabled(self.grad)
+        for device, enabled, dtype in self.autocast:
+            if torch.is_autocast_enabled(device) != enabled:
+                torch.set_autocast_enabled(device, enabled)
+            if torch.get_autocast_dtype(device) != dtype:
+                torch.set_autocast_dtype(device, dtype)
+        torch.set_autocast_cache_enabled(self.cache)
+
+
+@dataclass(slots=True)
+class Trace:
+    """What came of a trace."""
+
+    tracer: Tracer
+    ending: Ending
+    modes_before: Modes
+    modes_after: Modes
+    value: Any = None
+    broke: Break | None = None
+
+
+@contextlib.contextmanager
+def modes_restored() -> Iterator[None]:
+    """Put torch's modes back as they were."""
+    before = Modes.now()
+    limit = sys.getrecursionlimit()
+    if limit < RECURSION_LIMIT:
+        sys.setrecursionlimit(RECURSION_LIMIT)
+    try:
+        yield
+    finally:
+        before.install()
+        if limit < RECURSION_LIMIT:
+            sys.setrecursionlimit(limit)
+
+
+def function_frame(tracer: Tracer, function: types.FunctionType, values: tuple[Any, ...]) -> Frame:
+    """The frame of the traced function, its locals not yet looked at."""
+    world: World = tracer.world
+    closure = function.__closure__ or ()
+    root = tracer.tree.root("FUNCTION")
+    cells = root.child("SLOT", "__closure__")
+    for index, cell in enumerate(closure):
+        tracer.cell_sources[id(cell)] = cells.child("INDEX", index).child("CONTENTS")
+    world.kept.append(function)
+    builtin_names = function.__builtins__  # type: ignore[attr-defined]
+    frame = Frame(function.__code__, function.__globals__, builtin_names, closure, function)
+    if closure:
+        frame.locals[len(frame.locals) - len(closure) :] = closure
+    for index, value in enumerate(values):
+        frame.locals[index] = Pending(value, tracer.tree.local(index))
+    return frame
+
+
+def trace_function(
+    function: types.FunctionType,
+    values: tuple[Any, ...],
+    modes: ModesExpectation,
+    prepare: Callable[[Tracer], None] | None = None,
+) -> Trace:
+    """Interpret one call of `function`."""
+    code = function.__code__
+
+    def start() -> tuple[Tracer, list[Frame]]:
+        tracer = Tracer(SourceTree(code.co_varnames[: len(values)], code.co_freevars))
+        tracer.tree.state().guard("MODES", modes)
+        return tracer, [function_frame(tracer, function, values)]
+
+    return trace(start, prepare)
+
+
+def trace(start: Callable[[], tuple[Tracer, list[Frame]]], prepare: Callable[[Tracer], None] | None = None) -> Trace:
+    """Run prepared frames (outermost first) to their end, again as often as the trace learns where it must break."""
+    break_at: dict[int, Break] = {}
+    while True:
+        tracer, frames = start()
+        tracer.break_at = break_at
+        if prepare is not None:
+            prepare(tracer)
+        result = _trace_once(tracer, frames)
+        if result.broke is None:
+            return result
+        cut = first_indirect(tracer)
+        if cut is None:
+            return result
+        # Half of an instruction of an outer frame has run, and its effects with it: trace again, and break before it.
+        break_at = {**break_at, tracer.frames[cut].step: result.broke}
+
+
+def first_indirect(tracer: Tracer) -> int | None:
+    """The outermost frame that cannot go on with just the result of its callee, if it is not the innermost."""
+    for position, frame in enumerate(tracer.frames[:-1]):
+        if not frame.resumable:
+            return position
+    return None
+
+
+def _trace_once(tracer: Tracer, frames: list[Frame]) -> Trace:
+    before = Modes.now()
+    with modes_restored():
+        try:
+            value = tracer.run_chain(frames)
+        except Break as broke:
+            return Trace(tracer, Ending.BROKE, before, Modes.now(), broke=broke)
+        except SkipFrame:
+            return Trace(tracer, Ending.SKIPPED, before, Modes.now())
+        except UserException as error:
+            return Trace(tracer, Ending.RAISED, before, Modes.now(), value=error.value)
+        else:
+            return Trace(tracer, Ending.RETURNED, before, Modes.now(), value=value)
+        finally:
+            tracer.finished = True

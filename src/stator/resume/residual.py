@@ -1,0 +1,530 @@
+"""The residual program: what a compiled call still does in Python, as readable source text.
+
+Contract. A residual program is a plain function of the bound locals and of the values the guards fetched. It calls the
+graph, replays what the trace did to the user's objects, rebuilds the objects the trace made, and returns (or goes on
+to a continuation). It is generated as Python text, so that it can be shown as it is; names in it are the
+builder's own (`a0` a local, `f1` a fetched value, `g2` a graph output, `v3` a rebuilt object, `c4` a constant), so no
+text of the user's is ever executed. Attribute and key names go through constants.
+
+Objects that were the user's are referred to, never copied; objects of the trace are rebuilt once and shared, so
+identities within and across what is returned are those of eager Python.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import gc
+import itertools
+import types
+from typing import Any
+
+import torch
+
+from stator.capture.control import Break
+from stator.capture.frame import NULL, UNBOUND, ExceptionSlot, Pending
+from stator.capture.library.effects import Replay
+from stator.capture.tracer import Tracer
+from stator.tensors.abstract import AbstractTensor
+from stator.values.constants import guard_kind
+from stator.values.source import Source
+from stator.values.world import DELETED, Overlay, Shadow, same_constant
+
+ITERATORS = (
+    type(iter([])), type(iter(())), type(iter("")), type(iter(range(0))), type(iter({})), type(iter({}.values())),
+    type(iter({}.items())), type(iter(set())), type(reversed([])), type(iter(collections.deque())), zip, enumerate,
+    map, filter, reversed, type(iter(b"")), type(iter(collections.OrderedDict())),
+)  # fmt: skip
+INLINE_TYPES = (int, float, str, bool, type(None))
+
+
+class Instances:
+    """What the generated text calls to make objects without running their constructors."""
+
+    @staticmethod
+    def new(cls: type) -> Any:
+        for base in cls.__mro__:
+            if "__new__" in base.__dict__ and not isinstance(base.__dict__["__new__"], (staticmethod, types.FunctionType)):
+                return base.__new__(cls)  # type: ignore[misc]
+        return object.__new__(cls)
+
+    @staticmethod
+    def exception(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+        error = BaseException.__new__(cls, *args)
+        error.args = args
+        return error
+
+    @staticmethod
+    def iterator(function: Any, args: tuple[Any, ...], state: Any) -> Any:
+        made = function(*args)
+        if state is not None:
+            made.__setstate__(state)
+        return made
+
+    @staticmethod
+    def function(
+        code: types.CodeType, names: dict[str, Any], name: str, defaults: Any, closure: Any, keywords: Any, module: Any
+    ) -> types.FunctionType:
+        made = types.FunctionType(code, names, name, defaults, closure)
+        made.__kwdefaults__ = keywords
+        made.__module__ = module
+        return made
+
+
+class ResidualBuilder:
+    """Builds the text of one residual program."""
+
+    def __init__(self, tracer: Tracer, local_count: int) -> None:
+        self.tracer = tracer
+        self.world = tracer.world
+        self.local_count = local_count
+        self.lines: list[str] = []
+        self.constants: dict[str, Any] = {"make": Instances, "tuple": tuple, "dict": dict, "list": list, "set": set}
+        self.fetches: list[Source] = []
+        self.fetch_names: dict[Source, str] = {}
+        self.names: dict[int, str] = {}
+        self.constant_names: dict[int, str] = {}
+        self.building: set[int] = set()
+        self.outputs: list[torch.fx.Node] = []
+        self.output_names: dict[torch.fx.Node, str] = {}
+        self.kept: list[Any] = []
+        self._count = 0
+
+    # Names
+
+    def constant(self, value: Any) -> str:
+        """The name of an object the program holds on to."""
+        if type(value) in INLINE_TYPES and not (isinstance(value, float) and value != value):
+            text = repr(value)
+            if len(text) < 60 and "inf" not in text:
+                return text
+        name = self.constant_names.get(id(value))
+        if name is None:
+            name = self.constant_names[id(value)] = f"c{len(self.constant_names)}"
+            self.constants[name] = value
+            self.kept.append(value)
+        return name
+
+    def fetch(self, source: Source) -> str:
+        """The name of a value the guards hand over."""
+        if source.step == "LOCAL" and source.key < self.local_count:
+            return f"a{source.key}"
+        if source.step == "CONST":
+            return self.constant(source.key)
+        name = self.fetch_names.get(source)
+        if name is None:
+            name = self.fetch_names[source] = f"f{len(self.fetches)}"
+            self.fetches.append(source)
+        return name
+
+    def _fresh(self, text: str) -> str:
+        name = f"v{self._count}"
+        self._count += 1
+        self.lines.append(f"{name} = {text}")
+        return name
+
+    def _named(self, value: Any, text: str) -> str:
+        name = self._fresh(text)
+        self.names[id(value)] = name
+        self.kept.append(value)
+        return name
+
+    # Values
+
+    def expression(self, value: Any) -> str:
+        """Text that gives the real object for a value of the trace."""
+        if type(value) is AbstractTensor:
+            return self._tensor(value)
+        if type(value) is Pending:
+            return self.fetch(value.source)
+        if type(value) in INLINE_TYPES:
+            return self.constant(value)
+        source = self.world.sources.get(id(value))
+        if source is not None and guard_kind(value) is None:
+            return self.fetch(source)
+        if id(value) in self.tracer.own_functions:
+            if isinstance(value, type):
+                raise Break("class_escapes", value.__name__)
+        elif guard_kind(value) is not None:
+            return self.constant(value)
+        name = self.names.get(id(value))
+        if name is not None:
+            return name
+        if id(value) in self.building:
+            raise Break("cannot_rebuild", f"a {type(value).__name__} that contains itself")
+        self.building.add(id(value))
+        try:
+            return self._rebuild(value)
+        finally:
+            self.building.discard(id(value))
+
+    def _tensor(self, tensor: AbstractTensor) -> str:
+        if tensor.source is not None:
+            return self.fetch(tensor.source)
+        node = self.tracer.graph.node_of(tensor)
+        name = self.output_names.get(node)
+        if name is None:
+            name = self.output_names[node] = f"g{len(self.outputs)}"
+            self.outputs.append(node)
+            if tensor.attributes:
+                for attribute, value in tensor.attributes.items():
+                    self.lines.append(f"setattr({name}, {self.constant(attribute)}, {self.expression(value)})")
+        return name
+
+    def sequence(self, values: Any) -> str:
+        """Comma-separated expressions, with a trailing comma."""
+        return "".join(f"{self.expression(value)}, " for value in values)
+
+    def _rebuild(self, value: Any) -> str:
+        kind = type(value)
+        if kind is tuple:
+            text = f"({self.sequence(value)})"
+            return self._named(value, text)
+        if kind is list:
+            return self._filled(value, "[]", "extend", value)
+        if kind is dict:
+            name = self._named(value, "{}")
+            self._fill_dict(name, value, "dict")
+            return name
+        if kind is slice:
+            parts = ", ".join(self.expression(part) for part in (value.start, value.stop, value.step))
+            return self._named(value, f"slice({parts})")
+        builder = REBUILDERS.get(kind)
+        if builder is not None:
+            return builder(self, value)
+        if isinstance(value, BaseException):
+            return self._exception(value)
+        if isinstance(value, tuple):
+            return self._tuple_subclass(value)
+        if kind in ITERATORS:
+            return self._iterator(value)
+        if kind is types.GeneratorType:
+            raise Break("cannot_rebuild", "a generator that is still running")
+        return self._instance(value)
+
+    def _filled(self, value: Any, empty: str, method: str, parts: Any) -> str:
+        name = self._named(value, empty)
+        if len(value):
+            self.lines.append(f"{name}.{method}(({self.sequence(parts)}))")
+        return name
+
+    def _fill_dict(self, name: str, value: dict[Any, Any], owner: str) -> None:
+        for key, held in dict.items(value):
+            self.lines.append(f"{owner}.__setitem__({name}, {self.expression(key)}, {self.expression(held)})")
+
+    def _tuple_subclass(self, value: Any) -> str:
+        kind = type(value)
+        parts = f"({self.sequence(tuple(value))})"
+        if kind.__module__ == "torch.return_types":
+            return self._named(value, f"{self.constant(kind)}({parts})")
+        name = self._named(value, f"tuple.__new__({self.constant(kind)}, {parts})")
+        self._fill_attributes(name, value)
+        return name
+
+    def _exception(self, error: BaseException) -> str:
+        name = self._named(error, f"make.exception({self.constant(type(error))}, ({self.sequence(error.args)}))")
+        self._fill_attributes(name, error)
+        for link in ("__cause__", "__context__"):
+            held = getattr(error, link)
+            if held is not None:
+                self.lines.append(f"{name}.{link} = {self.expression(held)}")
+        if error.__suppress_context__:
+            self.lines.append(f"{name}.__suppress_context__ = True")
+        return name
+
+    def _iterator(self, value: Any) -> str:
+        reduced = value.__reduce__()
+        function, args = reduced[0], reduced[1]
+        state = reduced[2] if len(reduced) > 2 else None
+        args = tuple(self.tracer.proxied.get(id(arg), arg) for arg in args)
+        texts = self.sequence(args)
+        return self._named(value, f"make.iterator({self.constant(function)}, ({texts}), {self.expression(state)})")
+
+    def _instance(self, value: Any) -> str:
+        """An instance of a class of the program, made without running its constructor."""
+        kind = type(value)
+        if id(kind) in self.tracer.own_functions:
+            raise Break("class_escapes", kind.__name__)
+        if isinstance(value, (list, dict, set, collections.deque)) or kind.__flags__ & (1 << 9):
+            name = self._named(value, f"make.new({self.constant(kind)})")
+        else:
+            raise Break("cannot_rebuild", f"a {kind.__module__}.{kind.__qualname__}")
+        if isinstance(value, collections.OrderedDict):
+            self._fill_dict(name, value, self.constant(collections.OrderedDict))
+        elif isinstance(value, dict):
+            if isinstance(value, collections.defaultdict) and value.default_factory is not None:
+                self.lines.append(f"{name}.default_factory = {self.expression(value.default_factory)}")
+            self._fill_dict(name, value, "dict")
+        elif isinstance(value, list) and len(value):
+            self.lines.append(f"list.extend({name}, ({self.sequence(list.__iter__(value))}))")
+        elif isinstance(value, set) and len(value):
+            self.lines.append(f"set.update({name}, ({self.sequence(set.__iter__(value))}))")
+        elif isinstance(value, collections.deque):
+            owner = self.constant(collections.deque)
+            parts = self.sequence(collections.deque.__iter__(value))
+            self.lines.append(f"{owner}.__init__({name}, ({parts}), {value.maxlen!r})")
+        self._fill_attributes(name, value)
+        return name
+
+    def _fill_attributes(self, name: str, value: Any) -> None:
+        try:
+            names = object.__getattribute__(value, "__dict__")
+        except AttributeError:
+            names = None
+        if names:
+            for attribute, held in names.items():
+                text = f"{name}.__dict__[{self.constant(attribute)}] = {self.expression(held)}"
+                self.lines.append(text)
+        for base in type(value).__mro__:
+            slots = base.__dict__.get("__slots__", ())
+            for slot in (slots,) if isinstance(slots, str) else slots:
+                if slot in ("__dict__", "__weakref__"):
+                    continue
+                mangled = f"_{base.__name__.lstrip('_')}{slot}" if slot.startswith("__") else slot
+                try:
+                    held = object.__getattribute__(value, mangled)
+                except AttributeError:
+                    continue
+                self.lines.append(
+                    f"object.__setattr__({name}, {self.constant(mangled)}, {self.expression(held)})"
+                )
+
+    # Effects
+
+    def effects(self) -> None:
+        """Everything the trace did to the user's objects, and the calls it put off."""
+        for replay in self.tracer.effects:
+            self._replay(replay)
+        for shadow in list(self.world.changed_shadows()):
+            self._replay_shadow(shadow)
+        for overlay in list(self.world.overlays.values()):
+            self._replay_overlay(overlay)
+
+    def _replay(self, replay: Replay) -> None:
+        parts = self.sequence(replay.args)
+        named = "".join(f"**{{{self.constant(key)}: {self.expression(value)}}}, " for key, value in replay.kwargs.items())
+        self.lines.append(f"{self.constant(replay.function)}({parts}{named})")
+
+    def _replay_shadow(self, shadow: Shadow) -> None:
+        target = self.fetch(shadow.source)
+        now, before = shadow.copy, shadow.snapshot
+        if isinstance(now, dict):
+            self._replay_dict(target, now, before)
+        elif isinstance(now, set):
+            self.lines.append(f"set.clear({target})")
+            self.lines.append(f"set.update({target}, ({self.sequence(now)}))")
+        elif isinstance(now, bytearray):
+            self.lines.append(f"{target}[:] = {self.constant(bytes(now))}")
+        elif isinstance(now, collections.deque):
+            owner = self.constant(collections.deque)
+            parts = self.sequence(collections.deque.__iter__(now))
+            self.lines.append(f"{owner}.clear({target})")
+            self.lines.append(f"{owner}.extend({target}, ({parts}))")
+        else:
+            parts_now = list(list.__iter__(now))
+            kept = 0
+            for left, right in zip(parts_now, before, strict=False):
+                if left is not right and not same_constant(left, right):
+                    break
+                kept += 1
+            if kept == len(before):
+                self.lines.append(f"list.extend({target}, ({self.sequence(parts_now[kept:])}))")
+            else:
+                tail = f"slice({kept}, None)"
+                self.lines.append(f"list.__setitem__({target}, {tail}, ({self.sequence(parts_now[kept:])}))")
+
+    def _replay_dict(self, target: str, now: dict[Any, Any], before: tuple[Any, ...]) -> None:
+        ordered = isinstance(now, collections.OrderedDict)
+        owner = self.constant(collections.OrderedDict) if ordered else "dict"
+        old_keys = list(before[::2])
+        new_keys = list(dict.keys(now))
+        kept = [key for key in old_keys if dict.__contains__(now, key)]
+        if [id(key) for key in kept] != [id(key) for key in new_keys[: len(kept)]] and kept != new_keys[: len(kept)]:
+            self.lines.append(f"{owner}.clear({target})")
+            self._fill_dict(target, now, owner)
+            return
+        for key in old_keys:
+            if not dict.__contains__(now, key):
+                self.lines.append(f"{owner}.__delitem__({target}, {self.expression(key)})")
+        old_values = {id(key): value for key, value in zip(before[::2], before[1::2], strict=True)}
+        for key, value in dict.items(now):
+            held = old_values.get(id(key), DELETED)
+            if held is DELETED:
+                held = next((old for one, old in zip(before[::2], before[1::2], strict=True) if one == key), DELETED)
+            if held is value or same_constant(held, value):
+                continue
+            self.lines.append(f"{owner}.__setitem__({target}, {self.expression(key)}, {self.expression(value)})")
+
+    def _replay_overlay(self, overlay: Overlay) -> None:
+        target = overlay.target
+        if isinstance(target, types.CellType):
+            source = self.tracer.cell_sources[id(target)].parent
+            assert source is not None
+            text = self.fetch(source)
+            value = overlay.writes["cell_contents"]
+            if value is UNBOUND:
+                self.lines.append(f"del {text}.cell_contents")
+            else:
+                self.lines.append(f"{text}.cell_contents = {self.expression(value)}")
+            return
+        if id(target) not in self.world.sources and isinstance(target, dict):
+            text = self.constant(target)  # a module's globals
+            for name, value in overlay.writes.items():
+                if value is DELETED:
+                    self.lines.append(f"dict.__delitem__({text}, {self.constant(name)})")
+                else:
+                    self.lines.append(f"dict.__setitem__({text}, {self.constant(name)}, {self.expression(value)})")
+            return
+        text = self.expression(target)
+        setter = "setattr" if type(target) is AbstractTensor else "object.__setattr__"
+        deleter = "delattr" if type(target) is AbstractTensor else "object.__delattr__"
+        for name, value in overlay.writes.items():
+            if value is DELETED:
+                self.lines.append(f"{deleter}({text}, {self.constant(name)})")
+            else:
+                self.lines.append(f"{setter}({text}, {self.constant(name)}, {self.expression(value)})")
+
+    # Assembly
+
+    def assemble(self, graph: Any, inputs: list[str], ending: str) -> tuple[types.FunctionType, str]:
+        """The residual function and its text."""
+        arguments = [f"a{index}" for index in range(self.local_count)] + [f"f{index}" for index in range(len(self.fetches))]
+        body: list[str] = []
+        if graph is not None:
+            call = f"graph({', '.join(inputs)})"
+            if len(self.outputs) == 0:
+                body.append(call)
+            else:
+                outputs = ", ".join(f"g{index}" for index in range(len(self.outputs)))
+                body.append(f"{outputs}, = {call}")
+        body += self.lines
+        body.append(ending)
+        text = f"def residual({', '.join(arguments)}):\n" + "".join(f"    {line}\n" for line in body)
+        namespace: dict[str, Any] = {**self.constants, "graph": graph}
+        exec(compile(text, "<stator residual program>", "exec"), namespace)
+        return namespace["residual"], text
+
+
+def _rebuild_function(builder: ResidualBuilder, value: types.FunctionType) -> str:
+    closure = "None"
+    if value.__closure__:
+        closure = f"({builder.sequence(value.__closure__)})"
+    keywords = builder.expression(value.__kwdefaults__)
+    defaults = builder.expression(value.__defaults__)
+    text = (
+        f"make.function({builder.constant(value.__code__)}, {builder.constant(value.__globals__)}, "
+        f"{builder.constant(value.__name__)}, {defaults}, {closure}, {keywords}, {builder.constant(value.__module__)})"
+    )
+    name = builder._named(value, text)
+    if value.__qualname__ != value.__code__.co_qualname:
+        builder.lines.append(f"{name}.__qualname__ = {builder.constant(value.__qualname__)}")
+    if value.__doc__ is not None and value.__doc__ != (value.__code__.co_consts or (None,))[0]:
+        builder.lines.append(f"{name}.__doc__ = {builder.constant(value.__doc__)}")
+    if value.__annotations__:
+        builder.lines.append(f"{name}.__annotations__ = {builder.expression(value.__annotations__)}")
+    builder._fill_attributes(name, value)
+    return name
+
+
+def _rebuild_cell(builder: ResidualBuilder, value: types.CellType) -> str:
+    if id(value) not in builder.tracer.own_cells:
+        source = builder.tracer.cell_sources[id(value)].parent
+        assert source is not None
+        return builder.fetch(source)
+    name = builder._named(value, f"{builder.constant(types.CellType)}()")
+    try:
+        contents = value.cell_contents
+    except ValueError:
+        return name
+    builder.lines.append(f"{name}.cell_contents = {builder.expression(contents)}")
+    return name
+
+
+def _rebuild_method(builder: ResidualBuilder, value: types.MethodType) -> str:
+    function, target = builder.expression(value.__func__), builder.expression(value.__self__)
+    return builder._named(value, f"{builder.constant(types.MethodType)}({function}, {target})")
+
+
+def _rebuild_builtin_method(builder: ResidualBuilder, value: Any) -> str:
+    target = builder.expression(value.__self__)
+    return builder._named(value, f"getattr({target}, {builder.constant(value.__name__)})")
+
+
+def _rebuild_partial(builder: ResidualBuilder, value: functools.partial[Any]) -> str:
+    function = builder.expression(value.func)
+    keywords = "".join(f"{builder.constant(key)}: {builder.expression(part)}, " for key, part in value.keywords.items())
+    parts = builder.sequence(value.args)
+    name = builder._named(value, f"{builder.constant(type(value))}({function}, {parts}**{{{keywords}}})")
+    builder._fill_attributes(name, value)
+    return name
+
+
+def _rebuild_set(builder: ResidualBuilder, value: Any) -> str:
+    return builder._named(value, f"{builder.constant(type(value))}(({builder.sequence(value)}))")
+
+
+def _rebuild_deque(builder: ResidualBuilder, value: Any) -> str:
+    parts = builder.sequence(value)
+    return builder._named(value, f"{builder.constant(collections.deque)}(({parts}), {value.maxlen!r})")
+
+
+def _rebuild_view(builder: ResidualBuilder, value: Any) -> str:
+    method = {"dict_keys": "keys", "dict_values": "values", "dict_items": "items"}[type(value).__name__[-12:].lstrip("o")]
+    mapping = next(part for part in gc.get_referents(value) if isinstance(part, dict))
+    return builder._named(value, f"{builder.expression(mapping)}.{method}()")
+
+
+def _rebuild_namespace(builder: ResidualBuilder, value: types.SimpleNamespace) -> str:
+    name = builder._named(value, f"{builder.constant(types.SimpleNamespace)}()")
+    builder._fill_attributes(name, value)
+    return name
+
+
+def _rebuild_super(builder: ResidualBuilder, value: Any) -> str:
+    target = builder.expression(value.__self__)
+    return builder._named(value, f"{builder.constant(super)}({builder.constant(value.__thisclass__)}, {target})")
+
+
+def _rebuild_object(builder: ResidualBuilder, value: Any) -> str:
+    return builder._named(value, f"{builder.constant(object)}()")
+
+
+def _rebuild_count(builder: ResidualBuilder, value: Any) -> str:
+    reduced = value.__reduce__()
+    return builder._named(value, f"{builder.constant(reduced[0])}({builder.sequence(reduced[1])})")
+
+
+def _rebuild_bytearray(builder: ResidualBuilder, value: bytearray) -> str:
+    return builder._named(value, f"{builder.constant(bytearray)}({builder.constant(bytes(value))})")
+
+
+def _rebuild_null(builder: ResidualBuilder, value: Any) -> str:
+    return builder.constant(value)
+
+
+def _rebuild_exception_slot(builder: ResidualBuilder, value: ExceptionSlot) -> str:
+    return builder._named(value, f"{builder.constant(ExceptionSlot)}({builder.expression(value.previous)})")
+
+
+REBUILDERS: dict[type, Any] = {
+    types.FunctionType: _rebuild_function,
+    types.CellType: _rebuild_cell,
+    types.MethodType: _rebuild_method,
+    types.BuiltinMethodType: _rebuild_builtin_method,
+    types.MethodWrapperType: _rebuild_builtin_method,
+    functools.partial: _rebuild_partial,
+    set: _rebuild_set,
+    frozenset: _rebuild_set,
+    collections.deque: _rebuild_deque,
+    type({}.keys()): _rebuild_view,
+    type({}.values()): _rebuild_view,
+    type({}.items()): _rebuild_view,
+    types.SimpleNamespace: _rebuild_namespace,
+    super: _rebuild_super,
+    object: _rebuild_object,
+    itertools.count: _rebuild_count,
+    itertools.repeat: _rebuild_count,
+    bytearray: _rebuild_bytearray,
+    type(NULL): _rebuild_null,
+    ExceptionSlot: _rebuild_exception_slot,
+}

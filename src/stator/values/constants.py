@@ -1,0 +1,56 @@
+"""Which values are constants: immutable, free of references to anything mutable, compared by value or identity.
+
+Contract. `guard_kind(value)` is "EQUALS" or "IS" for a constant and None for anything else. The interpreter lets
+constants through as they are and guards them when they were loaded from outside and used.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import types
+from typing import Any
+
+import torch
+
+BY_VALUE: frozenset[type] = frozenset({int, float, complex, str, bytes, torch.Size, range})
+BY_IDENTITY: frozenset[type] = frozenset(
+    {
+        type(None), bool, type(Ellipsis), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format,
+        torch.qscheme, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+        types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, types.ModuleType,
+        types.CodeType, types.GenericAlias, types.UnionType, re.Pattern, torch._ops.OpOverload,
+        torch._ops.OpOverloadPacket,
+    }
+)  # fmt: skip
+BY_TYPE_AND_TEXT: frozenset[type] = frozenset({torch.device})
+
+
+def guard_kind(value: Any) -> str | None:
+    """How a constant is compared, or None for what is no constant."""
+    kind = type(value)
+    if kind in BY_VALUE:
+        return "EQUALS"
+    if kind in BY_IDENTITY:
+        return "IS"
+    if kind in BY_TYPE_AND_TEXT:
+        return "EQUALS"
+    if isinstance(value, (type, enum.Enum, types.ModuleType)):
+        return "IS"
+    if kind is slice:
+        parts = (value.start, value.stop, value.step)
+        return "EQUALS" if all(guard_kind(part) for part in parts) else None
+    if kind is tuple or kind is frozenset:
+        return "EQUALS" if all(guard_kind(part) == "EQUALS" or part is None for part in value) else None
+    if _is_typing_form(value):
+        return "IS"
+    return None
+
+
+def _is_typing_form(value: Any) -> bool:
+    return getattr(type(value), "__module__", None) == "typing"
+
+
+def is_constant(value: Any) -> bool:
+    """Whether `value` is immutable all the way down."""
+    return guard_kind(value) is not None or (type(value) is tuple and all(map(is_constant, value)))

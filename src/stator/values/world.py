@@ -1,0 +1,364 @@
+"""What a trace knows of the user's objects: where each came from, private copies of containers, pending writes.
+
+Contract. The interpreter's stack holds plain Python objects; this is the side table that says which of them are
+the user's. An object is one of three things, and never changes sides:
+
+    constant    immutable all the way down; guarded at its source when used
+    outside     the user's: it has a source. Attribute writes go to the overlay. Builtin containers are met only
+                as *shadows*, private copies that stand for them in all respects (identity too)
+    own         made by the trace: it has no source and is changed freely; the residual program rebuilds it
+
+Nothing here writes an outside object. What a trace did to outside objects is found at its end by comparing a shadow
+with the snapshot taken when it was made (so it does not matter which code changed it) and by reading the overlay.
+
+Reading is what makes a guard. Making a shadow guards the type alone; `read` guards the length and the constants in
+it; single items are guarded by `read_item` where the interpreter knows that just one was looked at.
+
+State belongs to one trace in one thread. Everything is held alive until the trace ends, so ids stay unique.
+"""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from stator.events import Location
+from stator.tensors.abstract import AbstractTensor
+from stator.tensors.engine import from_real
+from stator.values.constants import guard_kind, is_constant
+from stator.values.source import Source, SourceTree
+
+CONTAINERS = (list, dict, set, collections.deque, bytearray)
+
+
+class Missing:
+    """A marker; `DELETED` stands for an attribute or key that was deleted during the trace."""
+
+    def __repr__(self) -> str:
+        return "<deleted>"
+
+
+DELETED = Missing()
+
+
+class Shadow:
+    """A private copy standing for an outside container."""
+
+    __slots__ = ("copy", "deep", "entries", "original", "read", "snapshot", "source")
+
+    def __init__(self, original: Any, copy: Any, source: Source) -> None:
+        self.original = original
+        self.copy = copy
+        self.source = source
+        self.snapshot: Any = None  # contents as they were: a tuple of elements, or of (key, value) pairs
+        self.entries: dict[Any, Any] = {}  # copy's key -> original key, where they differ
+        self.read = False
+        self.deep = False
+
+    def changed(self) -> bool:
+        """Whether the trace changed it."""
+        if isinstance(self.copy, dict):
+            now: tuple[Any, ...] = tuple(part for pair in dict.items(self.copy) for part in pair)
+        else:
+            now = tuple(self.copy)
+        return len(now) != len(self.snapshot) or any(
+            left is not right and not same_constant(left, right) for left, right in zip(now, self.snapshot, strict=True)
+        )
+
+
+def same_constant(left: Any, right: Any) -> bool:
+    """Equal constants of one type: replacing one by the other is no change."""
+    return type(left) is type(right) and type(left) in (int, str, bool, bytes) and left == right
+
+
+class Overlay:
+    """Pending attribute writes to one outside object."""
+
+    __slots__ = ("target", "writes")
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+        self.writes: dict[str, Any] = {}
+
+
+class World:
+    """The side table of one trace."""
+
+    def __init__(self, tree: SourceTree, location: Callable[[], Location | None]) -> None:
+        self.tree = tree
+        self.location = location
+        self.sources: dict[int, Source] = {}
+        self.kept: list[Any] = []
+        self.shadow_of_original: dict[int, Shadow] = {}
+        self.shadow_of_copy: dict[int, Shadow] = {}
+        self.tensors: dict[int, AbstractTensor] = {}
+        self.overlays: dict[int, Overlay] = {}
+        self.touched: set[int] = set()
+        # Called with (value, source) before a plain number becomes a constant; may return a symbolic stand-in.
+        self.generalise: Callable[[Any, Source], Any] | None = None
+
+    # Loading
+
+    def load(self, value: Any, source: Source) -> Any:
+        """Bring a value in from outside, to be used now: constants are guarded."""
+        kind = type(value)
+        if kind is bool or value is None:
+            source.guard("IS", value, self.location())
+            return value
+        if (kind is int or kind is float) and self.generalise is not None:
+            symbolic = self.generalise(value, source)
+            if symbolic is not None:
+                return symbolic
+        guard = guard_kind(value)
+        if guard is not None:
+            source.guard(guard, value, self.location())
+            if guard == "IS":
+                self.sources.setdefault(id(value), source)
+                self.kept.append(value)
+            return value
+        return self.element(value, source)
+
+    def element(self, value: Any, source: Source) -> Any:
+        """Bring a value in without using it yet: constants stay unguarded."""
+        identity = id(value)
+        known = self.sources.get(identity)
+        if known is not None:
+            if known is not source and guard_kind(value) is None:
+                source.guard("SAME", known, self.location())
+            if isinstance(value, torch.Tensor):
+                return self.tensors[identity]
+            shadow = self.shadow_of_original.get(identity)
+            return value if shadow is None else shadow.copy
+        if identity in self.shadow_of_copy or type(value) is AbstractTensor:
+            return value
+        if isinstance(value, torch.Tensor):
+            self.sources[identity] = source
+            self.kept.append(value)
+            tensor = self.tensors[identity] = from_real(value)
+            tensor.source = source
+            self.sources[id(tensor)] = source
+            return tensor
+        if guard_kind(value) is not None:
+            return value
+        self.sources[identity] = source
+        self.kept.append(value)
+        if isinstance(value, (tuple, frozenset)):
+            return self._shadow_immutable(value, source)
+        if isinstance(value, CONTAINERS):
+            return self._shadow(value, source)
+        return value
+
+    def _register(self, original: Any, copy: Any, source: Source) -> Shadow:
+        shadow = Shadow(original, copy, source)
+        self.shadow_of_original[id(original)] = shadow
+        self.shadow_of_copy[id(copy)] = shadow
+        self.sources[id(copy)] = source
+        self.kept.append(copy)
+        source.guard("TYPE_IS", type(original), self.location())
+        return shadow
+
+    def _shadow_immutable(self, value: Any, source: Source) -> Any:
+        if isinstance(value, frozenset):
+            shadow = self._register(value, value, source)
+            shadow.snapshot = tuple(value)
+            return value
+        parts = [self.element(part, source.child("INDEX", index)) for index, part in enumerate(tuple.__iter__(value))]
+        kind = type(value)
+        if all(new is old for new, old in zip(parts, tuple.__iter__(value), strict=True)):
+            copy = value
+        elif kind is tuple:
+            copy = tuple(parts)
+        else:
+            copy = tuple.__new__(kind, parts)
+            if getattr(value, "__dict__", None):
+                copy.__dict__.update(value.__dict__)
+        shadow = self._register(value, copy, source)
+        shadow.snapshot = tuple(parts)
+        return copy
+
+    def _shadow(self, value: Any, source: Source) -> Any:
+        kind = type(value)
+        if isinstance(value, dict):
+            copy: Any = kind.__new__(kind)
+            if isinstance(value, collections.defaultdict):
+                copy.default_factory = value.default_factory
+            shadow = self._register(value, copy, source)
+            flat: list[Any] = []
+            put = collections.OrderedDict.__setitem__ if isinstance(value, collections.OrderedDict) else dict.__setitem__
+            for index, (key, held) in enumerate(dict.items(value)):
+                new_key = key
+                if not is_constant(key):
+                    new_key = self.element(key, source.child("DICT_KEY", index))
+                    shadow.entries[id(new_key)] = key
+                new = self.element(held, source.child("KEY", key))
+                put(copy, new_key, new)
+                flat += (new_key, new)
+            shadow.snapshot = tuple(flat)
+            return copy
+        if isinstance(value, (set, bytearray)):
+            copy = kind.__new__(kind)
+            (set.update if isinstance(value, set) else bytearray.extend)(copy, value)  # type: ignore[operator]
+            shadow = self._register(value, copy, source)
+            shadow.snapshot = tuple(value)
+            return copy
+        if isinstance(value, collections.deque):
+            copy = kind.__new__(kind)
+            collections.deque.__init__(copy, (), value.maxlen)
+            iterate: Iterator[Any] = collections.deque.__iter__(value)
+            extend: Any = collections.deque.extend
+        else:
+            copy = kind.__new__(kind)
+            iterate = list.__iter__(value)
+            extend = list.extend
+        shadow = self._register(value, copy, source)
+        parts = [self.element(part, source.child("INDEX", index)) for index, part in enumerate(iterate)]
+        extend(copy, parts)
+        shadow.snapshot = tuple(parts)
+        return copy
+
+    # Reading
+
+    def read_item(self, container: Any, position: int) -> None:
+        """Just the element at `position` (from the front) of a list or tuple is used."""
+        shadow = self.shadow_of_copy.get(id(container))
+        if shadow is None or shadow.read:
+            return
+        if position < len(shadow.snapshot) and position < len(container) and len(container) == len(shadow.snapshot):
+            value = shadow.snapshot[position]
+            if container[position] is value:
+                self._use(value, shadow.source.child("INDEX", position))
+                return
+        self.read(container)
+
+    def read_key(self, container: dict[Any, Any], key: Any) -> None:
+        """Just the entry under `key` is used (or its absence)."""
+        shadow = self.shadow_of_copy.get(id(container))
+        if shadow is None or shadow.read:
+            return
+        original = shadow.entries.get(id(key), key)
+        if not is_constant(key) and id(key) not in shadow.entries:
+            self.read(container)
+            return
+        if dict.__contains__(shadow.original, original):
+            index = self._flat_index(shadow, key)
+            if index is not None:
+                if not self._use(shadow.snapshot[index], shadow.source.child("KEY", original)):
+                    shadow.source.guard("HAS_KEY", original, self.location())
+        else:
+            shadow.source.guard("LACKS_KEY", original, self.location())
+
+    @staticmethod
+    def _flat_index(shadow: Shadow, key: Any) -> int | None:
+        for index in range(0, len(shadow.snapshot), 2):
+            held = shadow.snapshot[index]
+            if held is key or held == key:
+                return index + 1
+        return None
+
+    def _use(self, value: Any, source: Source) -> bool:
+        """Guard a constant read out of a shadow; says whether a guard now proves the value is there."""
+        guard = guard_kind(value)
+        if guard is not None:
+            source.guard(guard, value, self.location())
+            return True
+        return bool(source.guards)
+
+    def read_length(self, container: Any) -> None:
+        """The length (or emptiness) of a container is used."""
+        shadow = self.shadow_of_copy.get(id(container))
+        if shadow is not None and not shadow.read:
+            if isinstance(container, dict):
+                shadow.source.guard("LENGTH", len(shadow.snapshot) // 2, self.location())
+            else:
+                shadow.source.guard("LENGTH", len(shadow.snapshot), self.location())
+
+    def read(self, container: Any) -> None:
+        """All of a container's own structure is used: its length, its keys, the constants in it."""
+        shadow = self.shadow_of_copy.get(id(container))
+        if shadow is None or shadow.read:
+            return
+        shadow.read = True
+        source, snapshot = shadow.source, shadow.snapshot
+        location = self.location()
+        if isinstance(container, dict):
+            originals = tuple(shadow.entries.get(id(key), key) for key in snapshot[::2])
+            source.guard("KEYS", originals, location)
+            for original, value in zip(originals, snapshot[1::2], strict=True):
+                guard = guard_kind(value)
+                if guard is not None:
+                    source.child("KEY", original).guard(guard, value, location)
+            return
+        if isinstance(container, (set, frozenset)):
+            source.guard("MEMBERS", frozenset(snapshot), location)
+            return
+        source.guard("LENGTH", len(snapshot), location)
+        for index, value in enumerate(snapshot):
+            guard = guard_kind(value)
+            if guard is not None:
+                source.child("INDEX", index).guard(guard, value, location)
+
+    def read_deep(self, value: Any, seen: set[int] | None = None) -> None:
+        """Everything reachable through builtin containers is used."""
+        seen = set() if seen is None else seen
+        if id(value) in seen:
+            return
+        if isinstance(value, (list, tuple, dict, set, frozenset, collections.deque)) and not is_constant(value):
+            seen.add(id(value))
+            self.read(value)
+            for part in dict.values(value) if isinstance(value, dict) else value:
+                self.read_deep(part, seen)
+
+    # Questions
+
+    def source_of(self, value: Any) -> Source | None:
+        """The source of an outside object (or of the one a shadow or abstract tensor stands for)."""
+        return self.sources.get(id(value))
+
+    def is_outside(self, value: Any) -> bool:
+        return id(value) in self.sources
+
+    def original_of(self, value: Any) -> Any:
+        """The user's object that a shadow stands for; anything else itself."""
+        shadow = self.shadow_of_copy.get(id(value))
+        return value if shadow is None else shadow.original
+
+    def guard_type(self, value: Any) -> None:
+        """The exact type of an outside object is used."""
+        if id(value) in self.touched:
+            return
+        source = self.sources.get(id(value))
+        if source is not None and guard_kind(value) is None and type(value) is not AbstractTensor:
+            self.touched.add(id(value))
+            source.guard("TYPE_IS", type(self.original_of(value)), self.location())
+
+    # Writing
+
+    def write_attribute(self, target: Any, name: str, value: Any) -> None:
+        """An attribute (or global, or cell) of an outside object is set, or deleted with DELETED."""
+        overlay = self.overlays.get(id(target))
+        if overlay is None:
+            overlay = self.overlays[id(target)] = Overlay(target)
+            self.kept.append(target)
+        overlay.writes.pop(name, None)
+        overlay.writes[name] = value
+
+    def written(self, target: Any, name: str) -> Any:
+        """The pending value of an attribute, DELETED, or `NotImplemented` when the trace did not write it."""
+        overlay = self.overlays.get(id(target))
+        if overlay is None:
+            return NotImplemented
+        return overlay.writes.get(name, NotImplemented)
+
+    def changed_shadows(self) -> Iterator[Shadow]:
+        """Outside containers that the trace changed."""
+        for shadow in self.shadow_of_copy.values():
+            if isinstance(shadow.copy, CONTAINERS) and shadow.changed():
+                yield shadow
+
+
+def is_function(value: Any) -> bool:
+    return type(value) is types.FunctionType
