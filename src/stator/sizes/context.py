@@ -26,6 +26,7 @@ from stator import events
 from stator.events import Location
 from stator.exc import ConstraintViolationError, DataDependentError
 from stator.reasons import REASONS
+from stator.sizes import torch_names
 from stator.sizes.expression import Algebra, Expr
 from stator.sizes.facts import INF, Bound, Contradiction, Facts
 from stator.sizes.node import SizeNode
@@ -98,6 +99,7 @@ class SizeContext:
     """See the module's contract. `location` says which user line is being traced."""
 
     def __init__(self, location: Callable[[], Location | None] = _no_location, duck: bool = True) -> None:
+        torch_names.install()
         self.algebra = Algebra()
         self.facts = Facts(self.algebra)
         self.location = location
@@ -110,9 +112,12 @@ class SizeContext:
         self._hint_values: dict[Expr, Any] = {}
         self._hints: dict[Expr, Any] = {}
         self._ducks: dict[tuple[int, Bound, Bound], Expr] = {}
+        self._several: dict[Expr, Expr] = {}
         self._backed = 0
         self._unbacked = 0
         self._frozen = False
+        self._shape_only = False
+        self._presuming = False
 
     # symbols
     def symbol(
@@ -238,6 +243,8 @@ class SizeContext:
     def decide(self, question: Expr, why: str = "") -> bool:
         """The answer, by a guard where it does not follow from what is known."""
         answer = self.facts.decide(question)
+        if answer is None and self._presuming:
+            answer = self.facts.decide(self._of_several(question))
         if answer is not None:
             return answer
         hint = self.hint(question)
@@ -250,9 +257,42 @@ class SizeContext:
     def decide_or(self, question: Expr, otherwise: bool, why: str = "") -> bool:
         """Like `decide`, but `otherwise` where only the run time knows."""
         answer = self.facts.decide(question)
-        if answer is None and self.hint(question) is None:
+        if answer is None and self._presuming:
+            answer = self.facts.decide(self._of_several(question))
+        if answer is not None:
+            return answer
+        if self._shape_only or self.hint(question) is None:
             return otherwise
         return self.decide(question, why)
+
+    def presume(self, question: Expr, why: str = "") -> bool:
+        """Like `decide`, but without a guard where the answer follows for sizes of two and more.
+
+        For questions whose answer does not matter where a size is 0 or 1: how dimensions are ordered by stride, say,
+        as one without a second element is never stepped along.
+        """
+        with self.presuming():
+            return self.decide(question, why)
+
+    def _of_several(self, expr: Expr) -> Expr:
+        """`expr` over t + 2 in place of each size s, t not negative."""
+        algebra = self.algebra
+        simpler = self.facts.simplify(expr)
+
+        def shifted(part: Expr) -> Expr:
+            if part.kind != "symbol" or part.type is not int:
+                return algebra.rebuild(part, shifted)
+            low, high = self.facts.bounds(part)
+            if low < 0 or low > 1 or high < 2:
+                return part
+            found = self._several.get(part)
+            if found is None:
+                extra = algebra.symbol(f"{part.name}_several")
+                self.facts.declare(extra, 0, INF)
+                found = self._several[part] = algebra.add(extra, algebra.integer(2))
+            return found
+
+        return shifted(simpler)
 
     def assume(self, truth: Expr, why: str = "") -> None:
         """Guard that `truth`, which holds for the hints, holds."""
@@ -432,6 +472,24 @@ class SizeContext:
 
     def is_unbacked_symint(self, expr: Expr) -> bool:
         return expr in self.infos and self.infos[expr].hint is None
+
+    @contextmanager
+    def presuming(self) -> Iterator[None]:
+        """Inside, every decision is taken as `presume` takes it."""
+        outer, self._presuming = self._presuming, True
+        try:
+            yield
+        finally:
+            self._presuming = outer
+
+    @contextmanager
+    def shape_only(self) -> Iterator[None]:
+        """Inside, a tensor is made for its sizes and strides: what C++ asks to find its storage's size is left open."""
+        outer, self._shape_only = self._shape_only, True
+        try:
+            yield
+        finally:
+            self._shape_only = outer
 
     @contextmanager
     def frozen(self) -> Iterator[None]:

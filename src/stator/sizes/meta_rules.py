@@ -1,0 +1,331 @@
+"""Operators on meta tensors with symbolic sizes, where torch's own kernels refuse them or fix more than they need.
+
+Contract. `RULES` maps an ATen operator to a function `rule(op, args, kwargs)` that computes its result on meta
+tensors; NotImplemented means the case is not the rule's. `SymbolicMeta` is the mode that applies it: inside, every
+operator with a symbolic tensor goes to its rule, else to torch's meta kernel, else to torch's decomposition, and only
+if all refuse, sizes are specialised, with the operator named in the guard's `why`, and the concrete kernel runs.
+
+Why rules at all: structured kernels in C++ take concrete sizes only, and torch's Python references ask of each size
+whether it is 1 before they ask whether two sizes are equal. `tests/sizes/known_specialising.json` lists, from a sweep
+over torch's operator database, which operators still guard or specialise, and with what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._decomp import decomposition_table
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stator.sizes import shapes
+from stator.sizes.shapes import Size, is_symbolic
+
+aten = torch.ops.aten
+Rule = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]
+RULES: dict[OpOverload, Rule] = {}
+
+# Operators whose outcome is the same formula for every size, so that torch's kernels may be told "no" when they ask
+# whether a size is 0 or 1 (they choose strides, or a shorter way, by that). The sweep evaluates each at 0 and 1.
+PRESUMING: frozenset[str] = frozenset()
+
+# how torch's C++ says that it wants concrete sizes
+_REFUSALS = ("only concrete integers", "symbolic sizes/strides", "dispatch_on_subclass", "customized tensor")
+
+
+def _rule(*operators: OpOverload) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function that is called like the operators themselves."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for operator in operators:
+            RULES[operator] = lambda op, args, kwargs: function(*args, **kwargs)
+        return function
+
+    return register
+
+
+def fresh(like: torch.Tensor, sizes: list[Size], strides: list[Size] | None = None, dtype: Any = None) -> torch.Tensor:
+    """A new meta tensor."""
+    strides = shapes.contiguous_strides(sizes) if strides is None else strides
+    return shapes.empty_strided(sizes, strides, dtype or like.dtype, like.device)
+
+
+def view(tensor: torch.Tensor, sizes: list[Size], strides: list[Size], offset: Size | None = None) -> torch.Tensor:
+    """A view of a meta tensor."""
+    return shapes.as_strided(tensor, sizes, strides, tensor.storage_offset() if offset is None else offset)
+
+
+def _layout(tensor: torch.Tensor) -> shapes.Layout:
+    return list(tensor.shape), list(tensor.stride())
+
+
+# --- pointwise ---------------------------------------------------------------------------------------------------
+def _one_element(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty([1] * tensor.dim(), dtype=tensor.dtype, device=tensor.device)
+
+
+def _pointwise(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Sizes by broadcasting, strides as TensorIterator gives them; dtypes by the kernel itself on one element."""
+    memory_format = kwargs.get("memory_format")
+    if memory_format not in (None, torch.preserve_format, torch.contiguous_format):
+        return NotImplemented
+    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    sizes, strides = shapes.pointwise_layout([_layout(tensor) for tensor in tensors])
+    small_args, small_kwargs = pytree.tree_map_only(torch.Tensor, _one_element, (args, kwargs))
+    results = op(*small_args, **small_kwargs)
+    target = args[0] if isinstance(args[0], torch.Tensor) else None
+    if op._schema.is_mutable:
+        if target is None or not all(map(shapes.equal, target.shape, sizes)) or len(sizes) != target.dim():
+            return NotImplemented
+        return target
+    if memory_format is torch.contiguous_format:
+        strides = shapes.contiguous_strides(sizes)
+    return pytree.tree_map_only(torch.Tensor, lambda result: fresh(result, list(sizes), list(strides)), results)
+
+
+# Tagged pointwise, but with arguments that are no operands, or results of another shape.
+_NOT_POINTWISE = frozenset({"polygamma", "special_polygamma", "bernoulli"})
+
+
+def _register_pointwise() -> None:
+    for name in torch._C._dispatch_get_all_op_names():
+        namespace, _, rest = name.partition("::")
+        base, _, overload = rest.partition(".")
+        if namespace != "aten" or base in _NOT_POINTWISE or "out" in overload.split("_") or overload == "out":
+            continue
+        operator = getattr(getattr(aten, base, None), overload or "default", None)
+        if operator is None or torch.Tag.pointwise not in operator.tags or "Tensor" not in str(operator._schema):
+            continue
+        if any(argument.is_out for argument in operator._schema.arguments):
+            continue
+        RULES[operator] = _pointwise
+
+
+_register_pointwise()
+for _operator in (aten.clone.default, aten._to_copy.default, aten.empty_like.default, aten.zeros_like.default):
+    RULES[_operator] = _pointwise
+for _operator in (aten.ones_like.default, aten.full_like.default, aten.rand_like.default, aten.randn_like.default):
+    RULES[_operator] = _pointwise
+
+
+# --- views -------------------------------------------------------------------------------------------------------
+@_rule(aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default)
+def _view(x: torch.Tensor, size: Any, *ignored: Any) -> Any:
+    new = shapes.infer_size(list(size), shapes.numel(x.shape))
+    strides = shapes.view_strides(*_layout(x), new)
+    if strides is None:
+        raise RuntimeError(
+            "view size is not compatible with input tensor's size and stride (at least one dimension spans across two "
+            "contiguous subspaces). Use .reshape(...) instead."
+        )
+    return view(x, new, strides)
+
+
+@_rule(aten.expand.default)
+def _expand(x: torch.Tensor, size: Any, *, implicit: bool = False) -> Any:
+    shift = len(size) - x.dim()
+    if shift < 0:
+        return NotImplemented
+    sizes: list[Size] = []
+    strides: list[Size] = []
+    for axis, wanted in enumerate(size):
+        if axis < shift:
+            sizes.append(wanted)
+            strides.append(0)
+            continue
+        have, stride = x.shape[axis - shift], x.stride()[axis - shift]
+        if (isinstance(wanted, int) and wanted == -1) or shapes.known_equal(wanted, have):
+            sizes.append(have)
+            strides.append(stride)
+        elif (isinstance(have, int) and have == 1) or (
+            shapes.context_of((have, wanted)) is not None and _expands(have, wanted)
+        ):
+            sizes.append(wanted)
+            strides.append(0)
+        elif shapes.equal(have, wanted):
+            sizes.append(have)
+            strides.append(stride)
+        else:
+            raise RuntimeError(
+                f"The expanded size of the tensor ({wanted}) must match the existing size ({have}) at non-singleton "
+                f"dimension {axis}.  Target sizes: {list(size)}.  Tensor sizes: {list(x.shape)}"
+            )
+    return view(x, sizes, strides)
+
+
+def _expands(have: Size, wanted: Size) -> bool:
+    """Whether a symbolic dimension of one element is repeated: only asked where the example says so."""
+    hints = [value if isinstance(value, int) else value.node.hint for value in (have, wanted)]
+    return hints[0] == 1 and hints[1] != 1 and shapes.equal(have, 1)
+
+
+@_rule(aten.permute.default)
+def _permute(x: torch.Tensor, dims: Any) -> Any:
+    axes = [axis % max(x.dim(), 1) for axis in dims]
+    if sorted(axes) != list(range(x.dim())):
+        return NotImplemented
+    return view(x, [x.shape[axis] for axis in axes], [x.stride()[axis] for axis in axes])
+
+
+@_rule(aten.unsqueeze.default)
+def _unsqueeze(x: torch.Tensor, dim: int) -> Any:
+    if not -x.dim() - 1 <= dim <= x.dim():
+        return NotImplemented
+    axis = dim % (x.dim() + 1)
+    sizes, strides = _layout(x)
+    step = sizes[axis] * strides[axis] if axis < x.dim() else 1
+    return view(x, [*sizes[:axis], 1, *sizes[axis:]], [*strides[:axis], step, *strides[axis:]])
+
+
+@_rule(aten.slice.Tensor)
+def _slice(x: torch.Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
+    if not x.dim() or not -x.dim() <= dim < x.dim() or not isinstance(step, int) or step < 1:
+        return NotImplemented
+    axis = dim % x.dim()
+    length = x.shape[axis]
+    first = _bounded(0 if start is None else start, length)
+    last = _bounded(length if end is None else end, length)
+    count = _not_negative(last - first)
+    if step != 1:
+        count = (count + step - 1) // step
+    sizes, strides = _layout(x)
+    offset = x.storage_offset() + first * strides[axis]
+    sizes[axis], strides[axis] = count, strides[axis] * step
+    return view(x, sizes, strides, offset)
+
+
+def _bounded(position: Size, length: Size) -> Size:
+    """A slice bound as a position from the start, in [0, length]: by `min` and `max`, so nothing is decided.
+
+    Only the sign of a symbolic bound is asked, as Python asks it.
+    """
+    if isinstance(position, int) and position == 2**63 - 1:
+        return length
+    if position < 0:
+        return _not_negative(position + length)
+    return _simplified(torch.sym_min(position, length))
+
+
+def _not_negative(value: Size) -> Size:
+    return max(value, 0) if isinstance(value, int) else _simplified(torch.sym_max(value, 0))
+
+
+def _simplified(value: Size) -> Size:
+    if isinstance(value, int):
+        return value
+    context = value.node.context
+    return shapes.as_size(context, context.simplified(value.node.expr))
+
+
+# --- questions -----------------------------------------------------------------------------------------------------
+@_rule(aten.size.default, aten.sym_size.default)
+def _size(x: torch.Tensor) -> Any:
+    return x.shape
+
+
+@_rule(aten.size.int, aten.sym_size.int)
+def _size_of(x: torch.Tensor, dim: int) -> Any:
+    return x.shape[dim]
+
+
+@_rule(aten.stride.default, aten.sym_stride.default)
+def _stride(x: torch.Tensor) -> Any:
+    return x.stride()
+
+
+@_rule(aten.stride.int, aten.sym_stride.int)
+def _stride_of(x: torch.Tensor, dim: int) -> Any:
+    return x.stride(dim)
+
+
+@_rule(aten.sym_numel.default, aten.numel.default)
+def _numel(x: torch.Tensor) -> Any:
+    return shapes.numel(x.shape)
+
+
+@_rule(aten.sym_storage_offset.default, aten.storage_offset.default)
+def _offset(x: torch.Tensor) -> Any:
+    return x.storage_offset()
+
+
+# --- the mode ----------------------------------------------------------------------------------------------------
+class SymbolicMeta(TorchDispatchMode):
+    """Inside, torch functions on meta tensors with symbolic sizes compute shapes; see the module's contract."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        return func(*args, **kwargs) if _context_of(args, kwargs) is None else run(self, func, args, kwargs)
+
+
+def run(mode: SymbolicMeta, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """One operator on symbolic meta tensors."""
+    if op._overloadpacket.__name__ in PRESUMING:
+        context = _context_of(args, kwargs)
+        if context is not None:
+            with context.presuming():
+                return _run(mode, op, args, kwargs)
+    return _run(mode, op, args, kwargs)
+
+
+def _context_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    for value in pytree.tree_leaves((args, kwargs)):
+        parts = (value,)
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            parts = (*value.shape, *value.stride(), value.storage_offset())
+        context = shapes.context_of(parts)
+        if context is not None:
+            return context
+    return None
+
+
+def _run(mode: SymbolicMeta, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    rule = RULES.get(op)
+    if rule is not None:
+        result = rule(op, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    if op._can_decompose():
+        with mode:
+            result = op.decompose(*args, **kwargs)
+        if result is not NotImplemented:
+            return result
+    try:
+        return op(*args, **kwargs)
+    except RuntimeError as error:
+        if not any(text in str(error) for text in _REFUSALS):
+            raise
+    decomposition = decomposition_table.get(op)
+    if decomposition is not None:
+        try:
+            with mode:
+                return decomposition(*args, **kwargs)
+        except RuntimeError as error:
+            if not any(text in str(error) for text in _REFUSALS):
+                raise
+    result = op(*_specialised(op, args), **_specialised(op, kwargs))
+    if not op._schema.is_mutable:
+        return result
+    if args and isinstance(args[0], torch.Tensor) and isinstance(result, torch.Tensor):
+        if len(result.shape) == args[0].dim() and all(map(shapes.known_equal, result.shape, args[0].shape)):
+            return args[0]
+    raise NotImplementedError(f"{op} changes the size of a tensor with symbolic sizes")
+
+
+def _specialised(op: OpOverload, values: Any) -> Any:
+    """Arguments with every symbolic size fixed to its example."""
+
+    def fix(value: Any) -> Any:
+        if isinstance(value, torch.SymInt):
+            return value.node.context.specialise(value.node.expr, f"{op} takes concrete sizes only")
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided and is_symbolic(value):
+            sizes, strides = [fix(size) for size in value.shape], [fix(stride) for stride in value.stride()]
+            concrete = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+            return concrete.requires_grad_(value.requires_grad and value.is_leaf)
+        return value
+
+    return pytree.tree_map(fix, values)
