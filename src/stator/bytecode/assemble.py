@@ -134,18 +134,21 @@ def insert(
     old = set(map(id, operations))
     for row in result:
         if row.target >= 0:
-            row.target = (moved if id(row) in old else itself)[row.target]
+            # An exhausted FOR_ITER steps over the END_FOR at its target: nothing may come between.
+            direct = id(row) not in old or operations[row.target].opcode == OPCODES.get("END_FOR")
+            row.target = (itself if direct else moved)[row.target]
     return result, [
         row._replace(start=moved[row.start], end=moved[row.end], target=moved[row.target]) for row in handlers
     ]
 
 
-def _slots_after_replace(decoded: DecodedCode, code: types.CodeType) -> dict[int, int]:
-    """Slots that move when `code.replace` lays the frame out anew.
+def slots_moved_by_replace(code: types.CodeType) -> dict[int, int]:
+    """The slots of `code` that move when `code.replace` lays the frame out anew, and where to.
 
     It gives a cell a slot of its own unless it is an argument, but the compiler (inlined comprehensions of 3.12)
     may also have merged it with a plain local.
     """
+    decoded = decode(code)
     names = code.co_varnames
     arguments = set(names[: decoded.argument_count])
     moved: dict[int, int] = {}
@@ -164,9 +167,13 @@ def rebuild(
     code: types.CodeType, operations: Sequence[Operation], handlers: Iterable[Handler], **changes: Any
 ) -> types.CodeType:
     """A copy of `code` with another body; `changes` as for `code.replace`, apart from names of locals and cells."""
-    moved = _slots_after_replace(decode(code), code)
+    moved = slots_moved_by_replace(code)
     if moved:
         operations = [_with_moved_slots(row, moved) for row in operations]
+        # The local such a cell was merged with is left behind unused, under a name that no cell has.
+        changes["co_varnames"] = tuple(
+            f".{name}" if slot in moved else name for slot, name in enumerate(code.co_varnames)
+        )
     code_bytes, exceptions, locations, _ = assemble(operations, handlers, code.co_firstlineno)
     return code.replace(co_code=code_bytes, co_exceptiontable=exceptions, co_linetable=locations, **changes)
 

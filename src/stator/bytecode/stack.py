@@ -46,6 +46,9 @@ NO_FALL_THROUGH = frozenset(
     }
 )  # fmt: skip
 
+# Stands where a handler begins, which is often guarded itself, by one that expects the stack as it is behind it.
+CANNOT_RAISE = frozenset({"PUSH_EXC_INFO"})
+
 _CALLABLE_FIRST = VERSION >= (3, 13)
 _METHOD = VALUE + EITHER if _CALLABLE_FIRST else EITHER + VALUE
 _GLOBAL = VALUE + NULL if _CALLABLE_FIRST else NULL + VALUE
@@ -55,11 +58,18 @@ def _swap(stack: str, arg: int) -> str:
     return stack[:-arg] + stack[-1] + stack[len(stack) - arg + 1 : -1] + stack[-arg]
 
 
+def _copy(stack: str, arg: int) -> str:
+    """A copied exception state is about to be popped by POP_EXCEPT; the one below is a plain value from here on."""
+    if stack[-arg] != EXCEPTION:
+        return stack + stack[-arg]
+    return stack[: len(stack) - arg] + VALUE + stack[len(stack) - arg + 1 :] + EXCEPTION
+
+
 # name -> the stack afterwards, for what moves or makes other slots than values.
 SPECIAL: dict[str, Callable[[str, int], str]] = {
     "PUSH_NULL": lambda stack, arg: stack + NULL,
     "PUSH_EXC_INFO": lambda stack, arg: stack[:-1] + EXCEPTION + VALUE,
-    "COPY": lambda stack, arg: stack + stack[-arg],
+    "COPY": _copy,
     "SWAP": _swap,
     "LOAD_FAST_AND_CLEAR": lambda stack, arg: stack + EITHER,
     "LOAD_METHOD": lambda stack, arg: stack[:-1] + _METHOD,
@@ -112,7 +122,7 @@ def flow(
         opcode, arg, target = operations[index]
         name = DECODING[opcode][0]
         handler = handlers[index]
-        if handler is not None:
+        if handler is not None and name not in CANNOT_RAISE:
             reach(handler.target, stack[: handler.depth] + (POSITION if handler.lasti else "") + VALUE)
         if name == "RETURN_GENERATOR" and generator and VERSION < (3, 13):
             stack += VALUE  # what the first send() brings; `stack_effect` leaves it out

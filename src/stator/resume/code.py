@@ -24,7 +24,7 @@ How. Exception handling is table based since 3.11, so any instruction can be jum
 - An exception state is re-made by PUSH_EXC_INFO, from the bottom up, so that each keeps the one below it.
 
 Modes (`Mode`): run the instruction; take its result as given; or call something at its place, under its line and
-handler, and take the result. Raising is calling something that raises.
+handler, for its result or for what it raises.
 
 Thread safety: caches are filled by single dict operations; two threads may build the same object, one wins.
 """
@@ -61,7 +61,8 @@ class Mode(IntEnum):
 
     BEFORE = 0  # the instruction itself runs
     RESULT = 1  # the top of the saved stack is the instruction's result
-    CALL = 2  # the top of the saved stack is called in the instruction's place
+    CALL = 2  # the top of the saved stack is called in the instruction's place, for its result
+    RAISE = 3  # the top of the saved stack is called in the instruction's place, and raises
 
 
 class Shape(NamedTuple):
@@ -146,7 +147,8 @@ class _Template:
         ]
         # `replace` gives a cell the slot of a local only among arguments, so as many locals are declared as such.
         merged = [slot for slot in decoded.cell_indexes.values() if slot < decoded.nlocals]
-        self.argument_count = max(merged) + 1 if merged else 0
+        # And `super()` wants one argument at least to be declared.
+        self.argument_count = max(merged) + 1 if merged else int("__class__" in code.co_freevars and decoded.nlocals > 0)
         names = [row.opname for row in decoded.instructions]
         self.generator_index = names.index("RETURN_GENERATOR") if code.co_flags & GENERATOR_FLAGS else -1
         self.start_index = names.index("RESUME")
@@ -340,6 +342,9 @@ def _build(code: types.CodeType, template: _Template, index: int, shape: Shape) 
         entry.put("RESUME")
     if shape.mode == Mode.BEFORE:
         entry.jump_into_body(index)
+    elif shape.mode == Mode.RAISE:
+        entry.call()
+        entry.put("RETURN_VALUE")
     elif shape.mode == Mode.CALL and completion_of(row) == Completion.ITERATE:
         entry.iterate(row)
     else:

@@ -66,7 +66,10 @@ ABSENT: Final = _Sentinel("ABSENT")  # no payload
 
 @dataclass(frozen=True, slots=True)
 class ExceptionSlot:
-    """Where PUSH_EXC_INFO kept the previous exception; `exception` is the one that is being handled since."""
+    """Where PUSH_EXC_INFO kept the previous exception; `exception` is the one that is being handled since.
+
+    A handler that cleans up copies the slot (COPY 3) and pops the copy; of equal slots only the topmost counts.
+    """
 
     exception: BaseException
 
@@ -103,11 +106,11 @@ def shape_of(state: FrameState, mode: Mode) -> Shape:
         if value is not UNBOUND:
             bound |= 1 << slot
     letters = []
-    for value in state.stack:
+    for height, value in enumerate(state.stack):
         kind = type(value)
         if value is NULL:
             letters.append(NULL_LETTER)
-        elif kind is ExceptionSlot:
+        elif kind is ExceptionSlot and not any(value is above for above in state.stack[height + 1 :]):
             letters.append(EXCEPTION)
         elif kind is LastInstruction:
             letters.append(POSITION)
@@ -202,7 +205,7 @@ def _innermost(state: FrameState, payload: Any, exception: BaseException | None)
     if len(state.stack) < depth:
         raise ValueError(f"{state.code.co_qualname}: handlers at {state.index} need a stack of {depth}")
     state.convert = None
-    return make_function(state, Mode.CALL, partial(_throw, exception, _below_catcher(exception)))
+    return make_function(state, Mode.RAISE, partial(_throw, exception, _below_catcher(exception)))
 
 
 def _replace_everywhere(frames: Sequence[FrameState], old: Any, new: Any) -> None:
