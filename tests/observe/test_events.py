@@ -114,3 +114,14 @@ def test_events_during_unsubscribing_and_from_threads():
     for number in range(4):  # each thread's events in its order
         mine = [event.fields["text"] for event in seen if event.fields["text"].startswith(f"{number}/")]
         assert mine == [f"{number}/{i}" for i in range(200)]
+
+
+def test_observing_imports_nothing_of_the_peer():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, stator.observe as o; from stator.observe import doctor, explain, report; o.start(); "
+        "bad = [m for m in sys.modules if m.startswith(('torch._dynamo', 'torch._inductor', 'rich'))]; assert not bad, bad"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

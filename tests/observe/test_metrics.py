@@ -54,6 +54,16 @@ def test_hits_are_pulled_when_read_and_cost_nothing_before():
     assert metrics.metrics().counters["hits"] == {}
 
 
+def test_hits_of_a_native_table():
+    class Entry:
+        hits = 5
+
+    class Table:
+        entries = (Entry(), Entry())
+
+    assert metrics.entry_hits("[3]", Table()) == metrics.Count("hits", "[3]", 10)
+
+
 def test_break_times_are_asked_for():
     assert not events.wanted("break_run")
     metrics.time_breaks()

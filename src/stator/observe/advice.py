@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -106,91 +107,55 @@ def of_fallback(record: Record) -> Advice:
 
 
 @dataclass(frozen=True, slots=True)
-class MissAdvice:
-    """One row: for which guards, and what the user can do so that the next such change does not compile again."""
+class Change:
+    """What was different this time: `name` was `old` and is `new`; `aspect` is a row of `ACTIONS`."""
 
-    id: str
-    kinds: frozenset[str]
-    words: tuple[str, ...]  # one of these must stand in what was expected or found; empty: any
-    action: str
+    name: str
+    old: str
+    new: str
+    aspect: str
+    source: str = ""
+    dimension: int | None = None
+
+    @property
+    def text(self) -> str:
+        if self.aspect == "range":
+            return f"{self.name} had to be {self.old} and is {self.new}"
+        return f"{self.name} was {self.old} and is {self.new}" if self.old or self.new else self.name
 
 
-# First row that fits. `{source}` is the value's name, `{root}` the variable it hangs on, `{dim}` a dimension.
-MISS_ADVICE: tuple[MissAdvice, ...] = (
-    MissAdvice(
-        "recompile_requires_grad",
-        frozenset({"TENSOR"}),
-        ("requires_grad",),
-        "Call it always with or always without gradients for {source}, or compile the two uses separately.",
-    ),
-    MissAdvice(
-        "recompile_dtype",
-        frozenset({"TENSOR"}),
-        ("dtype", "float16", "bfloat16", "float64", "int64", "int32"),
-        "Convert {source} to one dtype before the call.",
-    ),
-    MissAdvice(
-        "recompile_device",
-        frozenset({"TENSOR"}),
-        ("device", "cuda"),
-        "Move {source} to one device before the call.",
-    ),
-    MissAdvice(
-        "recompile_stride",
-        frozenset({"TENSOR", "EQUALS"}),
-        ("stride",),
-        "Call .contiguous() on {source} before the call, so that its memory layout is always the same.",
-    ),
-    MissAdvice(
-        "recompile_size",
-        frozenset({"TENSOR", "SIZES", "RANGE"}),
-        (),
-        "Mark the size dynamic: stator.mark_dynamic({root}, {dim}), or compile with dynamic=True.",
-    ),
-    MissAdvice(
-        "recompile_number",
-        frozenset({"EQUALS"}),
-        ("number",),
-        "Pass {source} as a tensor (torch.tensor(...)), so that its value is an input and not a constant.",
-    ),
-    MissAdvice(
-        "recompile_constant",
-        frozenset({"EQUALS"}),
-        (),
-        "{source} is a constant of the compiled code: keep it the same, or move what depends on it out of it.",
-    ),
-    MissAdvice(
-        "recompile_object",
-        frozenset({"IS", "IS_NOT", "CODE_IS", "SAME", "DIFFERENT"}),
-        (),
-        "Pass the same object for {source} each time: what is created anew for each call never matches.",
-    ),
-    MissAdvice(
-        "recompile_type",
-        frozenset({"TYPE_IS"}),
-        (),
-        "Pass one type for {source}, or compile one function per type.",
-    ),
-    MissAdvice(
-        "recompile_container",
-        frozenset({"LENGTH", "KEYS", "HAS_KEY", "LACKS_KEY", "MEMBERS"}),
-        (),
-        "Keep the number of items and the keys of {source} the same, or stack the items into one tensor.",
-    ),
-    MissAdvice(
-        "recompile_attribute",
-        frozenset({"LACKS_ATTR", "LOOKUP_ABSENT", "MODULE_CALL"}),
-        (),
-        "Set attributes and hooks of {source} before the first call and leave them alone after.",
-    ),
-    MissAdvice(
-        "recompile_mode",
-        frozenset({"MODES"}),
-        (),
-        "Call it under the same torch modes (grad mode, autocast, default dtype and device) each time.",
-    ),
-    MissAdvice("recompile", frozenset(), (), "Keep {source} the same between calls."),
+# What changed -> what the user can do so that the next such change does not compile again. The id of the advice is
+# `recompile_<aspect>`. `{source}` is the value's name, `{tensor}` the tensor a size belongs to, `{dim}` its dimension.
+ACTIONS: dict[str, str] = {
+    "size": "Mark the size dynamic: stator.mark_dynamic({tensor}, {dim}), or compile with dynamic=True.",
+    "range": "Mark the size dynamic with its bounds: stator.mark_dynamic({tensor}, {dim}, min=..., max=...).",
+    "rank": "Reshape {source} to one number of dimensions before the call.",
+    "stride": "Call {tensor}.contiguous() before the call, so that its memory layout is always the same.",
+    "dtype": "Convert {source} to one dtype before the call.",
+    "device": "Move {source} to one device before the call.",
+    "requires_grad": "Call it always with or always without gradients for {source}.",
+    "number": "Pass {source} as a tensor (torch.tensor(...)), so that its value is an input and not a constant.",
+    "constant": "{source} is a constant of the compiled code: keep it the same, or take what depends on it out.",
+    "object": "Pass the same object for {source} each time: what is created anew for each call never matches.",
+    "type": "Pass one type for {source}, or compile one function per type.",
+    "container": "Keep the number of items and the keys of {source} the same, or stack the items into one tensor.",
+    "attribute": "Set attributes and hooks of {source} before the first call and leave them alone after.",
+    "mode": "Call it under the same torch modes (grad mode, autocast, default dtype and device) each time.",
+    "value": "Keep {source} the same between calls.",
+}
+
+_ASPECTS: dict[str, str] = {
+    "TYPE_IS": "type", "ITERATOR": "type", "IS": "object", "IS_NOT": "object", "CODE_IS": "object", "SAME": "object",
+    "DIFFERENT": "object", "LENGTH": "container", "KEYS": "container", "HAS_KEY": "container",
+    "LACKS_KEY": "container", "MEMBERS": "container", "LACKS_ATTR": "attribute", "LOOKUP_ABSENT": "attribute",
+    "MODULE_CALL": "attribute", "MODES": "mode", "SIZES": "size", "RANGE": "range", "EQUALS": "constant",
+}  # fmt: skip
+
+_TENSOR = re.compile(
+    r"(?:(?P<kind>\w+) )?(?P<dtype>\w+)\[(?P<sizes>[^\]]*)\] on (?P<device>[\w:]+)"
+    r"(?:, strides \((?P<strides>[^)]*)\))?(?P<rest>.*)"
 )
+_SIZE = re.compile(r"^(?P<tensor>.*)\.(?P<what>size|stride)\((?P<dim>\d+)\)$")
 
 
 def _is_number(text: str) -> bool:
@@ -198,52 +163,85 @@ def _is_number(text: str) -> bool:
         float(text)
     except ValueError:
         return False
-    return text not in ("True", "False")
+    return True
 
 
-def _root(source: str) -> tuple[str, str]:
-    """The tensor a size belongs to, and which dimension: `x.size(1)` -> `x`, `1`."""
-    for step in (".size(", ".stride("):
-        if step in source:
-            tensor, _, rest = source.partition(step)
-            return tensor, rest.partition(")")[0]
-    return source, "dim"
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _changed_dimension(expected: str, actual: str) -> str:
-    """The first dimension in which two shapes as text differ."""
+def _tensor_change(source: str, old: str, new: str) -> Change | None:
+    """In what two descriptions of a tensor differ, the most telling first; None if they are no such descriptions."""
+    before, after = _TENSOR.fullmatch(old), _TENSOR.fullmatch(new)
+    if before is None or after is None:
+        return None
+    if before["kind"] != after["kind"]:
+        return Change(f"type({source})", before["kind"] or "Tensor", after["kind"] or "Tensor", "type", source)
+    for name in ("dtype", "device"):
+        if before[name] != after[name]:
+            return Change(f"{source}.{name}", before[name], after[name], name, source)
+    sizes, now = _parts(before["sizes"]), _parts(after["sizes"])
+    if len(sizes) != len(now):
+        return Change(f"{source}.dim()", str(len(sizes)), str(len(now)), "rank", source)
+    grads = ["requires_grad" in match["rest"] for match in (before, after)]
+    if grads[0] != grads[1]:
+        return Change(f"{source}.requires_grad", str(grads[0]), str(grads[1]), "requires_grad", source)
+    for index, (one, other) in enumerate(zip(sizes, now, strict=True)):
+        if one != other and one != "*":
+            return Change(f"{source}.size({index})", one, other, "size", source, index)
+    if before["strides"] != after["strides"]:
+        return Change(f"{source}.stride()", f"({before['strides']})", f"({after['strides']})", "stride", source)
+    return None
+
+
+def _mode_change(old: str, new: str) -> Change:
+    """The first mode that differs, out of `name=value` pairs; only the wrong ones are in `new`."""
+    name, _, value = (_parts(new) or [new])[0].partition("=")
+    before = dict(part.partition("=")[::2] for part in _parts(old))
+    return Change(name or "a torch mode", before.get(name, old), value, "mode", "the torch modes")
+
+
+def change_of(record: Record) -> Change:
+    """What was different, by the nearest entry's first guard that failed."""
+    fields = record.fields
+    nearest = (fields.get("misses") or [{}])[0]
+    kind, source = str(nearest.get("kind") or ""), str(nearest.get("source") or "")
     old, new = (
-        text[text.find("[") + 1 : text.find("]")].split(",") if "[" in text else [] for text in (expected, actual)
+        str(nearest.get(key) or ("" if fields.get(name) is None else fields[name]))
+        for key, name in (("expected", "old"), ("actual", "new"))
     )
-    if len(old) == len(new):
-        for index, (before, after) in enumerate(zip(old, new, strict=True)):
-            if before.strip() != after.strip() and before.strip() != "*":
-                return str(index)
-    return "dim"
+    if not source:
+        return Change(str(nearest.get("text") or "an input changed"), old, new, "value", "the input")
+    if kind == "MODES":
+        return _mode_change(old, new)
+    tensor = _tensor_change(source, old, new) if kind == "TENSOR" else None
+    if tensor is not None:
+        return tensor
+    place_in_tensor = _SIZE.match(source)
+    if place_in_tensor is not None:
+        aspect = "range" if kind == "RANGE" else place_in_tensor["what"]
+        return Change(source, old, new, aspect, source, int(place_in_tensor["dim"]))
+    if kind == "LENGTH":
+        return Change(f"len({source})", old.removeprefix("length "), new.removeprefix("length "), "container", source)
+    if kind == "TYPE_IS":
+        old, new = (text.removeprefix("type ").removeprefix("builtins.") for text in (old, new))
+        return Change(f"type({source})", old, new, "type", source)
+    aspect = "number" if kind in ("EQUALS", "RANGE") and _is_number(new) else _ASPECTS.get(kind, "value")
+    return Change(source, old, new, aspect, source)
 
 
 def of_recompile(record: Record, seconds: float = 0.0) -> Advice:
     """Which value changed, from what to what, which line of the user cared, and how to stop it."""
+    change = change_of(record)
     fields = record.fields
-    misses = fields.get("misses") or [{}]
-    nearest = misses[0]
-    source = str(nearest.get("source") or "an input")
-    old = str(fields.get("old") if fields.get("old") is not None else nearest.get("expected", ""))
-    new = str(fields.get("new") if fields.get("new") is not None else nearest.get("actual", ""))
-    kind = str(nearest.get("kind", ""))
-    words = f"{nearest.get('text', '')} {old} {new}"
-    if _is_number(old) and _is_number(new):
-        words += " number"
+    nearest = (fields.get("misses") or [{}])[0]
     location = location_from(fields.get("user_line")) or location_from(nearest.get("at")) or record.location
-    for row in MISS_ADVICE:
-        if (not row.kinds or kind in row.kinds) and (not row.words or any(word in words for word in row.words)):
-            break
-    root, dimension = _root(source)
-    if dimension == "dim":
-        dimension = _changed_dimension(old, new)
-    change = f"{source} was {old} and is {new}" if old or new else str(nearest.get("text") or "no entry matched")
-    action = row.action.format(source=source, root=root, dim=dimension)
-    return Advice("recompile", location, sentence(f"recompiled because {change}"), action, row.id, seconds)
+    inside = _SIZE.match(change.source)
+    tensor = inside["tensor"] if inside else change.source
+    dimension = "dim" if change.dimension is None else change.dimension
+    action = ACTIONS[change.aspect].format(source=change.source, tensor=tensor, dim=dimension)
+    what = sentence(f"recompiled because {change.text}")
+    return Advice("recompile", location, what, action, f"recompile_{change.aspect}", seconds)
 
 
 def of_specialisation(record: Record) -> Advice:

@@ -111,13 +111,20 @@ def _gpu() -> str:
 
 
 def _native() -> str:
-    modules = [name for name in ("stator._native.core", "stator._native.program") if _exists(name)]
-    if not modules:
+    if not _exists("stator._native.core"):
         raise ModuleNotFoundError("the C core is not built: pip install -e . (or make native)")
-    loaded = [importlib.import_module(name) for name in modules]
-    reports = [str(module.calibration()) for module in loaded if hasattr(module, "calibration")]
-    built = ", ".join(Path(str(module.__file__)).name for module in loaded if getattr(module, "__file__", None))
-    return "; ".join(filter(None, [built, *reports])) or "loaded"
+    native = importlib.import_module("stator._native")
+    found = native.calibration() if hasattr(native, "calibration") else {}
+    facts = "; ".join(f"{name} {_fact(value)}" for name, value in found.items())
+    return f"{Path(importlib.import_module('stator._native.core').__file__ or '').name}; {facts}"
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{len(value)} found"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    return str(value)
 
 
 FACTS: tuple[tuple[str, Callable[[], str]], ...] = (

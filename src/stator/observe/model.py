@@ -73,6 +73,7 @@ class Recompile:
 
     name: str
     location: Location | None
+    changed: str
     old: str
     new: str
     misses: list[dict[str, Any]]
@@ -309,11 +310,13 @@ class _Folder:
 
     def recompile(self, record: Record, entry: Entry | None) -> None:
         fields = record.fields
+        change = advice.change_of(record)
         found = Recompile(
             name=str(fields.get("name", "")),
             location=advice.of_recompile(record).location,
-            old=str(fields.get("old")),
-            new=str(fields.get("new")),
+            old=change.old,
+            new=change.new,
+            changed=change.name,
             misses=fields.get("misses") or [],
             record=record,
             compile_id=record.compile_id,

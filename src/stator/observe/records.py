@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stator.events import CompileId, Event, Location, Miss
+from stator.events import CompileId, Event, Location
 from stator.observe.graphs import graph_text, operator_count, value_text
 from stator.values.source import ModesExpectation, SourceTree, TensorExpectation
 
@@ -204,19 +204,11 @@ def _items(value: Any) -> Iterable[Any]:
 
 
 def miss_row(miss: Any) -> dict[str, Any]:
-    """Why one entry did not match, as data; a text is taken as it is."""
-    if not isinstance(miss, Miss):
-        return {"entry": None, "source": "", "kind": "", "expected": "", "actual": "", "at": None, "text": str(miss)}
-    at = None if miss.location is None else location_json(miss.location)
-    return {
-        "entry": miss.entry,
-        "source": miss.source,
-        "kind": miss.kind,
-        "expected": miss.expected,
-        "actual": miss.actual,
-        "at": at,
-        "text": str(miss),
-    }
+    """Why one entry did not match, as data: an `events.Miss` or one of `guards`; a text is taken as it is."""
+    location = location_from(getattr(miss, "location", None))
+    row: dict[str, Any] = {"entry": plain(getattr(miss, "entry", None))}
+    row |= {name: str(getattr(miss, name, "")) for name in ("source", "kind", "expected", "actual")}
+    return {**row, "at": None if location is None else location_json(location), "text": str(miss)}
 
 
 def _code_text(code: Any) -> str:

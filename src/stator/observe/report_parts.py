@@ -265,9 +265,8 @@ class Parts:
         found = entry.recompile
         assert found is not None
         said = found.advice
-        nearest = found.misses[0] if found.misses else {}
         diff = [
-            tag("code", nearest.get("source") or ""),
+            tag("code", found.changed),
             tag("code", found.old, cls="old"),
             "→",
             tag("code", found.new, cls="new"),
