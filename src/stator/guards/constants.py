@@ -10,6 +10,7 @@ same relation; tests compare the two.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -27,18 +28,17 @@ def _bits(value: float | complex) -> bytes:
     return struct.pack("<d", value)
 
 
-def _same_frozenset(value: frozenset[Any], expected: frozenset[Any]) -> bool:
-    if frozenset.__len__(value) != frozenset.__len__(expected):
-        return False
-    left = list(frozenset.__iter__(expected))
-    for member in frozenset.__iter__(value):
+def same_members(value: Iterable[Any], expected: Iterable[Any]) -> bool:
+    """Whether the members of two sets can be paired off; hashes nothing."""
+    left = list(expected)
+    for member in value:
         for position, candidate in enumerate(left):
             if same_constant(member, candidate):
                 del left[position]
                 break
         else:
             return False
-    return True
+    return not left
 
 
 def same_constant(value: Any, expected: Any) -> bool:
@@ -59,7 +59,7 @@ def same_constant(value: Any, expected: Any) -> bool:
             map(same_constant, tuple.__iter__(value), tuple.__iter__(expected))
         )
     if kind is frozenset:
-        return _same_frozenset(value, expected)
+        return same_members(frozenset.__iter__(value), frozenset.__iter__(expected))
     return False
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from stator.events import Location
-from stator.guards.constants import is_value, same_constant
+from stator.guards.constants import is_value, same_constant, same_members
 from stator.guards.modes import FIELDS, modes_match, read_like
 from stator.guards.plan import guard_order, is_deferred, nodes_in_order
 from stator.guards.storage import (
@@ -58,7 +58,7 @@ def short(value: Any) -> str:
     """A short text for a value, running no user code: plain constants as written, all else by its type."""
     if isinstance_exact(value, type):
         return f"{type.__dict__['__module__'].__get__(value)}.{type.__dict__['__qualname__'].__get__(value)}"
-    if is_value(value) or isinstance(value, torch.dtype):
+    if is_value(value) or type(value) in (torch.dtype, torch.layout, torch.memory_format):
         text = repr(value)
         return text if len(text) <= 80 else text[:77] + "..."
     if type(value) is types.FunctionType:
@@ -169,7 +169,7 @@ def _keys(value: Any, expected: tuple[Any, ...]) -> bool:
 
 def _members(value: Any, expected: frozenset[Any]) -> bool:
     kind: Any = next((kind for kind in (set, frozenset) if isinstance_exact(value, kind)), None)
-    return kind is not None and same_constant(frozenset(kind.__iter__(value)), frozenset(expected))
+    return kind is not None and same_members(kind.__iter__(value), expected)
 
 
 def _lacks_attr(value: Any, name: str) -> bool:

@@ -21,12 +21,12 @@ typedef struct OrderedNode {
 
 typedef struct {
     PyDictObject dict;
+    OrderedNode *first;
+    OrderedNode *last;
     OrderedNode **fast_nodes;
     Py_ssize_t fast_nodes_size;
     void *resize_sentinel;
-    size_t state;
-    OrderedNode *first;
-    OrderedNode *last;
+    size_t state; /* changes with every change of order */
 } OrderedDict;
 
 static bool string_keys_known;
@@ -59,13 +59,16 @@ static bool learn_layouts(void) {
     if (ok) {
         string_keys_known = ((DictKeysHead *)((PyDictObject *)strings)->ma_keys)->kind != 0 &&
                             ((DictKeysHead *)((PyDictObject *)numbers)->ma_keys)->kind == 0;
-        PyObject *moved = NULL;
-        ok = PyODict_SetItem(ordered, first, Py_None) == 0 && PyODict_SetItem(ordered, second, Py_None) == 0 &&
-             (moved = PyObject_CallMethod(ordered, "move_to_end", "O", first)) != NULL;
+        ok = PyODict_SetItem(ordered, first, Py_None) == 0 && PyODict_SetItem(ordered, second, Py_None) == 0;
+        bool large = (size_t)PyODict_Type.tp_basicsize >= sizeof(OrderedDict);
+        size_t before = large ? ((OrderedDict *)ordered)->state : 0;
+        PyObject *moved = ok ? PyObject_CallMethod(ordered, "move_to_end", "O", first) : NULL;
+        ok = moved != NULL;
         Py_XDECREF(moved);
-        if (ok && (size_t)PyODict_Type.tp_basicsize >= sizeof(OrderedDict)) {
-            OrderedNode *node = ((OrderedDict *)ordered)->first;
-            ordered_known = node != NULL && node->key == second && ((OrderedDict *)ordered)->last->key == first;
+        if (ok && large) {
+            OrderedDict *dict = (OrderedDict *)ordered;
+            ordered_known = dict->first != NULL && dict->last != NULL && dict->first->key == second &&
+                            dict->last->key == first && dict->first->next == dict->last && dict->state != before;
         }
     }
     Py_XDECREF(strings);
