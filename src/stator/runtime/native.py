@@ -81,8 +81,8 @@ def runtime() -> Runtime | None:
             if _runtime is None and not _failure:
                 try:
                     _runtime = connect()
-                except (ImportError, OSError, RuntimeError, AttributeError) as error:
-                    _failure = str(error)
+                except Exception as error:  # whatever an unknown torch or a stale build does, programs run
+                    _failure = f"{type(error).__name__}: {error}"
                     if config.strict:
                         raise StatorError(_failure, reason="native_runtime_unavailable") from error
                     emit("fallback", reason="native_runtime_unavailable", detail=_failure)

@@ -1,0 +1,424 @@
+"""Compiled regions: what happens when no entry matches, from trace to published entry.
+
+Contract. A `Region` is one use of `compile` on one code object with one set of options; a `Place` is a spot of it where
+calls arrive (its entry, or a continuation behind a graph break), with a native table of entries. On a miss the place
+traces the call, hands the graph to the backend, builds guards and residual program, publishes the entry, and runs it.
+Equal functions (same code object, same options) share places, so equal modules compiled in a loop share entries.
+
+What cannot be compiled runs eagerly, for a reason that is reported once: the recompile limit, a stance, an error
+under `suppress_errors`, a frame that asked to be skipped.
+
+Threads: a miss holds the table's lock while it compiles (re-entrant, for compiled code called while compiling); other
+threads go on with published entries, and look again before they compile themselves.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from stator import config, events
+from stator._native import core
+from stator.capture.control import Break
+from stator.capture.frame import Frame
+from stator.capture.trace import Ending, Trace, trace, trace_function
+from stator.capture.tracer import Tracer
+from stator.exc import BackendCompilerFailed, FailOnRecompileLimitHit, RecompileError, StatorError, Unsupported
+from stator.guards import compile_guards
+from stator.guards.modes import read_modes
+from stator.guards.reference import explain_miss
+from stator.reasons.wording import describe_break
+from stator.resume.layout import FrameContext, Layout, frames_to_trace, states_to_run
+from stator.resume.leave import residual_of
+from stator.resume.state import run_chain
+from stator.runtime import stance
+from stator.values.source import SourceTree
+
+_region_numbers = itertools.count()
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """What `compile` was asked for."""
+
+    backend: Callable[..., Any]
+    backend_name: str
+    fullgraph: bool = False
+    dynamic: Any = None
+    recompile_limit: int | None = None
+    key: tuple[Any, ...] = ()
+
+
+@dataclass
+class EntryRecord:
+    """What is remembered of an entry for explanations."""
+
+    entry: Any
+    tree: SourceTree
+    text: str
+    compile_id: events.CompileId
+    break_reason: str = ""
+
+
+class Place:
+    """Where calls arrive: a function's entry, or a continuation."""
+
+    def __init__(self, region: Region, name: str) -> None:
+        self.region = region
+        self.name = name
+        self.table = core.EntryTable()
+        self.records: list[EntryRecord] = []
+        self.limit_reported = False
+
+    # A miss
+
+    def on_miss(self, dispatcher: Any, function: Any, values: tuple[Any, ...]) -> Any:
+        """No entry matches: compile one if that is allowed, and run the call."""
+        allowed = stance.decide(bool(self.records))
+        if allowed is stance.Answer.EAGER:
+            return self.run_eagerly(function, values)
+        if allowed is stance.Answer.FAIL:
+            raise RecompileError(self._explain(function, values, "a recompile was needed, and the stance forbids it"))
+        known = len(self.records)
+        with self.table.lock:
+            if len(self.records) != known:
+                return dispatcher_call(dispatcher, function, values)
+            if self._at_limit(function, values):
+                return self.run_eagerly(function, values)
+            number = len(self.records)
+            with events.compiling(events.CompileId(self.region.number, number)):
+                if self.records:
+                    self._report_recompile(function, values)
+                entry = self._compile_guarded(function, values)
+        if entry is None:
+            return self.run_eagerly(function, values)
+        fetched = entry.program.check(function, values)
+        if fetched is None:
+            events.emit("fallback", reason="guards_fail_at_birth", detail=self.name)
+            if config.strict:
+                raise StatorError(self._explain(function, values, "a new entry's guards do not hold"))
+            return self.run_eagerly(function, values)
+        if entry.passes_function:
+            return entry.residual(function, *values, *fetched)
+        return entry.residual(*values, *fetched)
+
+    def _at_limit(self, function: Any, values: tuple[Any, ...]) -> bool:
+        limit = self.region.options.recompile_limit or config.recompile_limit
+        if len(self.records) < limit and self.region.entries_in_all() < config.accumulated_recompile_limit:
+            return False
+        if config.fail_on_recompile_limit_hit or self.region.options.fullgraph:
+            raise FailOnRecompileLimitHit(self._explain(function, values, f"recompile limit of {limit} reached"))
+        if not self.limit_reported:
+            self.limit_reported = True
+            text = self._explain(function, values, f"recompile limit of {limit} reached; it runs eagerly from now on")
+            events.emit("fallback", reason="recompile_limit", detail=text)
+            stance.warn(text)
+        return True
+
+    def misses(self, function: Any, values: tuple[Any, ...]) -> list[Any]:
+        """Why each entry does not match, the nearest (latest) first."""
+        found = [explain_miss(record.tree, function, values) for record in reversed(self.records)]
+        return [miss for miss in found if miss is not None]
+
+    def _explain(self, function: Any, values: tuple[Any, ...], text: str) -> str:
+        misses = self.misses(function, values)
+        reasons = "".join(f"\n  {miss}" for miss in misses[:8])
+        return f"{self.name}: {text}.{reasons}"
+
+    def _report_recompile(self, function: Any, values: tuple[Any, ...]) -> None:
+        if not events.wanted("recompile"):
+            return
+        misses = self.misses(function, values)
+        nearest = misses[0] if misses else None
+        events.emit(
+            "recompile",
+            location=None if nearest is None else nearest.location,
+            name=self.name,
+            misses=[str(miss) for miss in misses],
+            old="" if nearest is None else nearest.expected,
+            new="" if nearest is None else nearest.actual,
+            user_line="" if nearest is None or nearest.location is None else str(nearest.location),
+        )
+
+    # Compiling
+
+    def _compile_guarded(self, function: Any, values: tuple[Any, ...]) -> Any:
+        """Compile; an error of stator's or the backend's is the program's business only if the settings say so."""
+        try:
+            return self._compile(function, values)
+        except StatorError:
+            if not config.suppress_errors or self.region.options.fullgraph:
+                raise
+            events.emit("fallback", reason="error_suppressed", detail=self.name)
+            return None
+
+    def _compile(self, function: Any, values: tuple[Any, ...]) -> Any:
+        number = len(self.records)
+        start = time.perf_counter()
+        events.emit("compile_start", location=self.location(), name=self.name, cause="recompile" if number else "first")
+        result = self.trace(function, values)
+        stages = {"capture": time.perf_counter() - start}
+        if result.ending is Ending.SKIPPED:
+            return self._publish_eager(result, "skip_frame")
+        if result.broke is not None:
+            self._report_break(result)
+        try:
+            entry = self._finish(result, values, stages)
+        except Break as broke:
+            # What is live at the break (or returned) cannot be rebuilt: the whole frame runs eagerly.
+            result.broke = broke
+            self._report_break(result)
+            return self._publish_eager(result, broke.reason)
+        events.emit(
+            "compile_end",
+            location=self.location(),
+            ok=True,
+            seconds=time.perf_counter() - start,
+            stages=stages,
+            graphs=1 if result.tracer.graph.operations else 0,
+            ops=result.tracer.graph.operations,
+            guards=sum(1 for _ in result.tracer.tree.guards()),
+        )
+        return entry
+
+    def _report_break(self, result: Trace) -> None:
+        broke = result.broke
+        assert broke is not None
+        tracer = result.tracer
+        text = describe_break(broke.reason, broke.detail, tracer.stack_trace())
+        if self.region.options.fullgraph and broke.reason not in ("operator_error", "program_raises"):
+            raise Unsupported(text, reason=broke.reason)
+        events.emit(
+            "graph_break",
+            location=tracer.location(),
+            reason=broke.reason,
+            detail=broke.detail,
+            stack=tracer.stack_trace(),
+            line="" if tracer.location() is None else str(tracer.location()),
+        )
+
+    def _finish(self, result: Trace, values: tuple[Any, ...], stages: dict[str, float]) -> Any:
+        tracer = result.tracer
+        residual = residual_of(result, len(values), self.region.continuation)
+        graph = None
+        if tracer.graph.operations:
+            start = time.perf_counter()
+            graph = self._call_backend(tracer, residual.outputs)
+            stages["backend"] = time.perf_counter() - start
+        start = time.perf_counter()
+        function, text = residual.finish(graph)
+        program = compile_guards(tracer.tree, residual.builder.fetches)
+        stages["guards"] = time.perf_counter() - start
+        entry = core.Entry(program, function)
+        reason = "" if result.broke is None else result.broke.reason
+        self._publish(entry, tracer.tree, text, reason)
+        return entry
+
+    def _call_backend(self, tracer: Tracer, outputs: list[torch.fx.Node]) -> Any:
+        builder = tracer.graph
+        builder.graph.output(tuple(outputs))
+        module = torch.fx.GraphModule(builder.attributes, builder.graph, "Captured")
+        examples = [getattr(value, "real", value) for _, value in builder.inputs]
+        events.emit("graph", graph_module=module, sizes=[tuple(getattr(one, "shape", ())) for one in examples])
+        try:
+            compiled = self.region.options.backend(module, examples)
+        except StatorError:
+            raise
+        except Exception as error:
+            raise BackendCompilerFailed(self.region.options.backend, error) from error
+        if not callable(compiled):
+            kind = type(compiled).__name__
+            raise BackendCompilerFailed(
+                self.region.options.backend, TypeError(f"it returned a {kind}, which is not callable")
+            )
+        return compiled
+
+    def _publish(self, entry: Any, tree: SourceTree, text: str, reason: str) -> None:
+        compile_id = events.current_compile_id() or events.CompileId(self.region.number, len(self.records))
+        self.records.append(EntryRecord(entry, tree, text, compile_id, reason))
+        self.table.insert(entry)
+        events.emit("guards", tree=tree)
+        events.emit("residual", text=text)
+
+    def _publish_eager(self, result: Trace, reason: str) -> Any:
+        """An entry that runs the original code, for calls that would end the same way."""
+        events.emit("fallback", reason=reason, detail=self.name)
+        tree = result.tracer.tree
+        program = compile_guards(tree, ())
+        entry = core.Entry(program, self.eager_residual(), True)
+        self._publish(entry, tree, f"the original code runs ({reason})", reason)
+        return entry
+
+    # Provided by the kinds of place
+
+    def trace(self, function: Any, values: tuple[Any, ...]) -> Trace:
+        raise NotImplementedError
+
+    def run_eagerly(self, function: Any, values: tuple[Any, ...]) -> Any:
+        raise NotImplementedError
+
+    def eager_residual(self) -> Callable[..., Any]:
+        raise NotImplementedError
+
+    def location(self) -> events.Location | None:
+        raise NotImplementedError
+
+
+def dispatcher_call(dispatcher: Any, function: Any, values: tuple[Any, ...]) -> Any:
+    """Call again from the start, now that another thread may have compiled what is needed."""
+    if function is None:
+        return core.TailCall(dispatcher, *values)
+    return call_bound(dispatcher, function.__code__, values)
+
+
+def call_bound(target: Callable[..., Any], code: types.CodeType, values: Sequence[Any]) -> Any:
+    """Call with bound locals, as they stand in a frame of `code`."""
+    count = code.co_argcount
+    keyword_only = code.co_kwonlyargcount
+    args = list(values[:count])
+    names = code.co_varnames[count : count + keyword_only]
+    kwargs = dict(zip(names, values[count : count + keyword_only], strict=True))
+    position = count + keyword_only
+    if code.co_flags & 4:
+        args += values[position]
+        position += 1
+    if code.co_flags & 8:
+        kwargs.update(values[position])
+    return target(*args, **kwargs)
+
+
+class FunctionPlace(Place):
+    """The entry of a function."""
+
+    def __init__(self, region: Region, code: types.CodeType) -> None:
+        super().__init__(region, code.co_qualname)
+        self.code = code
+
+    def trace(self, function: Any, values: tuple[Any, ...]) -> Trace:
+        return trace_function(function, values, read_modes(), self.region.prepare)
+
+    def run_eagerly(self, function: Any, values: tuple[Any, ...]) -> Any:
+        return call_bound(function, function.__code__, values)
+
+    def eager_residual(self) -> Callable[..., Any]:
+        def original(function: Any, *values: Any) -> Any:
+            return call_bound(function, function.__code__, values)
+
+        return original
+
+    def location(self) -> events.Location | None:
+        return events.Location(self.code.co_filename, self.code.co_firstlineno, self.code.co_name)
+
+
+class ContinuationPlace(Place):
+    """The rest of a program behind a graph break."""
+
+    def __init__(self, region: Region, layout: Layout, contexts: tuple[FrameContext, ...]) -> None:
+        super().__init__(region, str(layout))
+        self.layout = layout
+        self.contexts = contexts
+        self.callable = core.Continuation(self.table, self.on_miss, layout.names())
+
+    def trace(self, function: Any, values: tuple[Any, ...]) -> Trace:
+        modes = read_modes()
+
+        def start() -> tuple[Tracer, list[Frame]]:
+            tree = SourceTree(self.layout.names())
+            tree.state().guard("MODES", modes)
+            tracer = Tracer(tree)
+            return tracer, frames_to_trace(self.layout, self.contexts, values, tracer, tree)
+
+        return trace(start, self.region.prepare)
+
+    def run_eagerly(self, function: Any, values: tuple[Any, ...]) -> Any:
+        return run_chain(states_to_run(self.layout, self.contexts, values, before=True))
+
+    def eager_residual(self) -> Callable[..., Any]:
+        def original(_: Any, *values: Any) -> Any:
+            return self.run_eagerly(None, values)
+
+        return original
+
+    def location(self) -> events.Location | None:
+        row = self.layout.frames[-1]
+        frame = Frame(row.code, {}, {}, ())
+        frame.current = min(row.pc, len(frame.decoded.instructions) - 1)
+        return events.Location(row.code.co_filename, frame.line(), row.code.co_name)
+
+
+@dataclass
+class Region:
+    """A code object compiled with one set of options, and its continuations."""
+
+    code: types.CodeType
+    options: Options
+    number: int = field(default_factory=lambda: next(_region_numbers))
+    continuations: dict[Any, ContinuationPlace] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.place = FunctionPlace(self, self.code)
+
+    def continuation(self, layout: Layout, contexts: tuple[FrameContext, ...]) -> Any:
+        """The callable that goes on from a layout."""
+        key = (layout, tuple(id(context.globals) for context in contexts))
+        place = self.continuations.get(key)
+        if place is None:
+            place = self.continuations[key] = ContinuationPlace(self, layout, contexts)
+        return place.callable
+
+    def prepare(self, tracer: Tracer) -> None:
+        """Settings of this region for a trace."""
+
+    def places(self) -> list[Place]:
+        return [self.place, *self.continuations.values()]
+
+    def entries_in_all(self) -> int:
+        return len(self.place.records)
+
+
+# Regions by code object, then by options: equal functions share them. A code object's regions live as long as it does.
+_regions: weakref.WeakKeyDictionary[types.CodeType, dict[Any, Region]] = weakref.WeakKeyDictionary()
+_regions_lock = threading.Lock()
+
+
+def region_of(code: types.CodeType, options: Options) -> Region:
+    """The region of a code object under these options, made on first use."""
+    with _regions_lock:
+        by_options = _regions.get(code)
+        if by_options is None:
+            by_options = _regions[code] = {}
+        region = by_options.get(options.key)
+        if region is None:
+            region = by_options[options.key] = Region(code, options)
+        return region
+
+
+def all_regions() -> list[Region]:
+    """Every region there is."""
+    with _regions_lock:
+        return [region for by_options in _regions.values() for region in by_options.values()]
+
+
+def reset() -> None:
+    """Forget every entry; compiled callables stay usable and compile anew."""
+    for region in all_regions():
+        for place in region.places():
+            with place.table.lock:
+                place.table.clear()
+                place.records.clear()
+                place.limit_reported = False
+        region.continuations.clear()
+
+
+def dispatcher_for(function: types.FunctionType, options: Options) -> Any:
+    """The callable that stands for `function`."""
+    region = region_of(function.__code__, options)
+    return core.Dispatcher(function, region.place.table, region.place.on_miss)
