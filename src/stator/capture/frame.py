@@ -79,6 +79,7 @@ class Frame:
         "stack",
         "step",
         "substitute",
+        "suspended",
     )
 
     def __init__(
@@ -110,6 +111,8 @@ class Frame:
         # What the instruction gives in place of what the callee returns (`__init__` returns None, the call an object).
         self.substitute: Any = NULL
         self.step = 0
+        # A frame that waits for its callee, the operands of the call off its stack already.
+        self.suspended = False
 
     @property
     def instruction(self) -> Instruction:

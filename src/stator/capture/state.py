@@ -39,6 +39,8 @@ class TracerState:
         self.trusted_cells: set[int] = set()  # of functions of Python's and torch's own
         self.step = 0  # instructions executed so far: names a point of the trace, when it is made again
         self.break_at: dict[int, Break] = {}
+        self.last_raised: BaseException | None = None
+        self.raised_step = 0  # where the exception that is under way was first raised
         self.own_functions: dict[int, Any] = {}
         self.generators: dict[int, Any] = {}  # id of a generator object of ours -> its driver
         self.loaded_globals: dict[tuple[int, str], Any] = {}

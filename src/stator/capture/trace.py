@@ -131,6 +131,14 @@ def trace(start: Callable[[], tuple[Tracer, list[Frame]]], prepare: Callable[[Tr
         if prepare is not None:
             prepare(tracer)
         result = _trace_once(tracer, frames)
+        if result.ending is Ending.RAISED:
+            # The original code raises it again, from the operation that did: traceback and handlers are then real.
+            detail = type(result.value).__name__
+            break_at = {**break_at, tracer.raised_step: Break("program_raises", detail)}
+            continue
+        if result.ending is Ending.SKIPPED and len(tracer.frames) > 1:
+            break_at = {**break_at, tracer.frames[-2].step: Break("skipped_frame", tracer.frames[-1].code.co_qualname)}
+            continue
         if result.broke is None:
             return result
         cut = first_indirect(tracer)

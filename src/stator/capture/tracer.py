@@ -56,6 +56,8 @@ class Tracer(Attributes, Operators, Iteration, Calls, Recording):
                         return frame.returned
             except UserException as caught:
                 raised = caught.value
+                if raised is not self.last_raised:
+                    self.last_raised, self.raised_step = raised, frame.step
                 frame.kwnames = ()
                 frame.resumable = False
                 frame.substitute = NULL
@@ -113,9 +115,11 @@ class Tracer(Attributes, Operators, Iteration, Calls, Recording):
             while pending:
                 frame = pending.pop()
                 self.frames[:] = pending
+                frame.suspended = False
                 if not first and error is None:
                     self._accept(frame, result)
                 first = False
+                frame.substitute = NULL
                 try:
                     result, error = self.run(frame, error), None
                 except UserException as raised:
@@ -131,7 +135,7 @@ class Tracer(Attributes, Operators, Iteration, Calls, Recording):
         """Give a frame what its callee returned, in the place of the call's operands, which are off the stack."""
         if frame.substitute is not NULL:
             value, frame.substitute = frame.substitute, NULL
-        frame.resumable = False
+        frame.resumable = frame.suspended = False
         row = frame.instruction
         if row.opname in ("LOAD_ATTR", "LOAD_METHOD") and row.is_method:
             frame.stack.append(NULL)

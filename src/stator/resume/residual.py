@@ -22,9 +22,10 @@ from typing import Any
 import torch
 
 from stator.capture.control import Break
-from stator.capture.frame import NULL, UNBOUND, ExceptionSlot, Pending
+from stator.capture.frame import NULL, UNBOUND, ExceptionSlot, Frame, LastIndex, Pending
 from stator.capture.library.effects import Replay
 from stator.capture.tracer import Tracer
+from stator.resume.support import Support
 from stator.tensors.abstract import AbstractTensor
 from stator.values.constants import guard_kind
 from stator.values.source import Source
@@ -38,39 +39,6 @@ ITERATORS = (
 INLINE_TYPES = (int, float, str, bool, type(None))
 
 
-class Instances:
-    """What the generated text calls to make objects without running their constructors."""
-
-    @staticmethod
-    def new(cls: type) -> Any:
-        for base in cls.__mro__:
-            if "__new__" in base.__dict__ and not isinstance(base.__dict__["__new__"], (staticmethod, types.FunctionType)):
-                return base.__new__(cls)  # type: ignore[misc]
-        return object.__new__(cls)
-
-    @staticmethod
-    def exception(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:
-        error = BaseException.__new__(cls, *args)
-        error.args = args
-        return error
-
-    @staticmethod
-    def iterator(function: Any, args: tuple[Any, ...], state: Any) -> Any:
-        made = function(*args)
-        if state is not None:
-            made.__setstate__(state)
-        return made
-
-    @staticmethod
-    def function(
-        code: types.CodeType, names: dict[str, Any], name: str, defaults: Any, closure: Any, keywords: Any, module: Any
-    ) -> types.FunctionType:
-        made = types.FunctionType(code, names, name, defaults, closure)
-        made.__kwdefaults__ = keywords
-        made.__module__ = module
-        return made
-
-
 class ResidualBuilder:
     """Builds the text of one residual program."""
 
@@ -79,7 +47,7 @@ class ResidualBuilder:
         self.world = tracer.world
         self.local_count = local_count
         self.lines: list[str] = []
-        self.constants: dict[str, Any] = {"make": Instances, "tuple": tuple, "dict": dict, "list": list, "set": set}
+        self.constants: dict[str, Any] = {"make": Support, "tuple": tuple, "dict": dict, "list": list, "set": set}
         self.fetches: list[Source] = []
         self.fetch_names: dict[Source, str] = {}
         self.names: dict[int, str] = {}
@@ -199,7 +167,7 @@ class ResidualBuilder:
         if kind in ITERATORS:
             return self._iterator(value)
         if kind is types.GeneratorType:
-            raise Break("cannot_rebuild", "a generator that is still running")
+            return self._generator(value)
         return self._instance(value)
 
     def _filled(self, value: Any, empty: str, method: str, parts: Any) -> str:
@@ -220,6 +188,44 @@ class ResidualBuilder:
         name = self._named(value, f"tuple.__new__({self.constant(kind)}, {parts})")
         self._fill_attributes(name, value)
         return name
+
+    def _generator(self, value: Any) -> str:
+        row = self.tracer.generators.get(id(value))
+        if row is None:
+            raise Break("foreign_iterator", "a generator made outside of the compiled function")
+        frame: Frame = row[1]
+        if value.gi_running or value.gi_frame is None:
+            if value.gi_frame is None:  # exhausted: any exhausted generator of that name will do
+                return self._named(value, "make.exhausted()")
+            raise Break("cannot_rebuild", "a generator that is running")
+        decoded = frame.decoded
+        started = frame.pc > 0
+        index = frame.current
+        if not started:
+            index = next(row.index for row in decoded.instructions if row.opname == "RETURN_GENERATOR") + 2
+            self._prepare_generator(frame, index)
+        first_free = len(frame.locals) - decoded.nfrees
+        for part in frame.stack:
+            if part is NULL or type(part) in (ExceptionSlot, LastIndex):
+                raise Break("cannot_rebuild", "a generator suspended in a handler")
+        # Parts first: the generator may be reached from them only through itself.
+        slots = "".join(
+            f"{self.constant(UNBOUND) if part is UNBOUND else self.expression(part)}, "
+            for part in frame.locals[:first_free]
+        )
+        cells = self.sequence(frame.locals[first_free:])
+        stack = self.sequence(frame.stack)
+        return self._named(
+            value,
+            f"make.generator({self.constant(frame.code)}, {index}, {started}, {self.constant(frame.globals)}, "
+            f"({slots}), ({cells}), ({stack}))",
+        )
+
+    def _prepare_generator(self, frame: Frame, index: int) -> None:
+        """What stands before RETURN_GENERATOR only makes cells; the trace has not run it yet."""
+        for row in frame.decoded.instructions[:index]:
+            if row.opname == "MAKE_CELL" and not isinstance(frame.locals[row.arg], types.CellType):
+                frame.locals[row.arg] = self.tracer.new_cell(frame.locals[row.arg])
 
     def _exception(self, error: BaseException) -> str:
         name = self._named(error, f"make.exception({self.constant(type(error))}, ({self.sequence(error.args)}))")
@@ -386,7 +392,7 @@ class ResidualBuilder:
 
     # Assembly
 
-    def assemble(self, graph: Any, inputs: list[str], ending: str) -> tuple[types.FunctionType, str]:
+    def assemble(self, graph: Any, inputs: list[str], ending: list[str]) -> tuple[types.FunctionType, str]:
         """The residual function and its text."""
         arguments = [f"a{index}" for index in range(self.local_count)] + [f"f{index}" for index in range(len(self.fetches))]
         body: list[str] = []
@@ -398,7 +404,7 @@ class ResidualBuilder:
                 outputs = ", ".join(f"g{index}" for index in range(len(self.outputs)))
                 body.append(f"{outputs}, = {call}")
         body += self.lines
-        body.append(ending)
+        body += ending
         text = f"def residual({', '.join(arguments)}):\n" + "".join(f"    {line}\n" for line in body)
         namespace: dict[str, Any] = {**self.constants, "graph": graph}
         exec(compile(text, "<stator residual program>", "exec"), namespace)

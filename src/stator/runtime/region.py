@@ -384,27 +384,38 @@ class Region:
         return len(self.place.records)
 
 
-# Regions by code object, then by options: equal functions share them. A code object's regions live as long as it does.
-_regions: weakref.WeakKeyDictionary[types.CodeType, dict[Any, Region]] = weakref.WeakKeyDictionary()
-_regions_lock = threading.Lock()
+# Regions by code object (itself: code objects compare by content, but the names they see differ), then by options
+# and globals: equal functions share them. They live as long as the code object.
+_regions: dict[int, tuple[weakref.ref[types.CodeType], dict[Any, Region]]] = {}
+_regions_lock = threading.RLock()
 
 
-def region_of(code: types.CodeType, options: Options) -> Region:
-    """The region of a code object under these options, made on first use."""
+def region_of(function: types.FunctionType, options: Options) -> Region:
+    """The region of a function under these options, made on first use."""
+    code = function.__code__
+    key = id(code)
+
+    def forget(reference: weakref.ref[types.CodeType]) -> None:
+        with _regions_lock:
+            row = _regions.get(key)
+            if row is not None and row[0] is reference:
+                del _regions[key]
+
     with _regions_lock:
-        by_options = _regions.get(code)
-        if by_options is None:
-            by_options = _regions[code] = {}
-        region = by_options.get(options.key)
+        row = _regions.get(key)
+        if row is None or row[0]() is not code:
+            row = _regions[key] = (weakref.ref(code, forget), {})
+        handle = (options.key, id(function.__globals__))
+        region = row[1].get(handle)
         if region is None:
-            region = by_options[options.key] = Region(code, options)
+            region = row[1][handle] = Region(code, options)
         return region
 
 
 def all_regions() -> list[Region]:
     """Every region there is."""
     with _regions_lock:
-        return [region for by_options in _regions.values() for region in by_options.values()]
+        return [region for _, by_options in _regions.values() for region in by_options.values()]
 
 
 def reset() -> None:
@@ -420,5 +431,5 @@ def reset() -> None:
 
 def dispatcher_for(function: types.FunctionType, options: Options) -> Any:
     """The callable that stands for `function`."""
-    region = region_of(function.__code__, options)
+    region = region_of(function, options)
     return core.Dispatcher(function, region.place.table, region.place.on_miss)

@@ -1,0 +1,188 @@
+"""From a finished trace to its residual program: how the compiled call ends, or where it is left and goes on.
+
+Contract. `residual_of(trace, ...)` gives a `Residual`: the text and function of the residual program, the sources it
+needs fetched, and the graph's inputs. A trace that returned ends in `return`. A trace that broke off runs the one
+broken operation in plain Python, under a `try`:
+
+    it gives a value      the rest of the program goes on in a continuation, traced from the whole chain of frames
+    it raises             the chain of frames is rebuilt and the program's own handlers take over, eagerly
+
+What has no plain form runs on eagerly from where it stands. Nothing of the program is run twice.
+"""
+
+from __future__ import annotations
+
+import copy
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stator._native import core
+from stator.bytecode import Instruction
+from stator.capture.control import Break
+from stator.capture.frame import Frame
+from stator.capture.trace import Ending, Trace
+from stator.resume.layout import FrameContext, Layout, capture_layout
+from stator.resume.operations import PlainOperation, plain_operation, stack_after
+from stator.resume.residual import ResidualBuilder
+from stator.resume.support import Support
+from stator.values.source import Source
+
+MakeContinuation = Callable[[Layout, tuple[FrameContext, ...]], Any]
+
+
+@dataclass(slots=True)
+class Residual:
+    """A residual program before its graph is compiled."""
+
+    builder: ResidualBuilder
+    ending: list[str]
+    inputs: list[str]
+    input_sources: list[Source]
+    outputs: list[torch.fx.Node]
+
+    def finish(self, graph: Any) -> tuple[types.FunctionType, str]:
+        """The residual function, with the compiled graph, and its text."""
+        return self.builder.assemble(graph, self.inputs, self.ending)
+
+
+class Marker:
+    """Stands on the abstract stack for a value the broken operation will give."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def residual_of(trace: Trace, local_count: int, make_continuation: MakeContinuation) -> Residual:
+    """The residual program of a trace that returned or broke."""
+    tracer = trace.tracer
+    builder = ResidualBuilder(tracer, local_count)
+    if trace.ending is Ending.RETURNED:
+        value = builder.expression(trace.value)
+        builder.effects()
+        ending = _restored_modes(trace, builder) + [f"return {value}"]
+    else:
+        ending = _left(trace, builder, make_continuation)
+    inputs = [builder.fetch(source) for source, _ in tracer.graph.inputs]
+    return Residual(builder, ending, inputs, [source for source, _ in tracer.graph.inputs], builder.outputs)
+
+
+def _restored_modes(trace: Trace, builder: ResidualBuilder) -> list[str]:
+    """Modes the program set are set when the graph has run, whether or not the backend did so."""
+    if trace.modes_after == trace.modes_before:
+        return []
+    return [f"{builder.constant(trace.modes_after)}.install()"]
+
+
+def operand_count(instruction: Instruction) -> int:
+    """How many operands a call-like instruction takes off the stack."""
+    counts = {"CALL": instruction.arg + 2, "CALL_FUNCTION_EX": 3 + (instruction.arg & 1)}
+    return counts.get(instruction.opname, 2 if instruction.opname == "BINARY_SUBSCR" else 1)
+
+
+def _left(trace: Trace, builder: ResidualBuilder, make_continuation: MakeContinuation) -> list[str]:
+    tracer = trace.tracer
+    frames = [_suspended(frame) for frame in tracer.frames[:-1]]
+    inner = tracer.frames[-1]
+    contexts = tuple(FrameContext(frame.globals, frame.builtins) for frame in (*frames, inner))
+    lines_before = len(builder.lines)
+    try:
+        operation = plain_operation(builder, inner)
+    except Break as refused:
+        if refused.reason != "cannot_rebuild":
+            raise
+        operation = None
+        del builder.lines[lines_before:]
+    if operation is None:
+        standing = _copied(inner, inner.stack, inner.current)
+        layout, values = capture_layout([*frames, standing], tracer.handled)
+        names = builder.sequence(values)
+        builder.effects()
+        call = f"make.run_on({builder.constant(layout)}, {builder.constant(contexts)}, ({names}))"
+        return _restored_modes(trace, builder) + [f"return {call}"]
+    bare = _copied(inner, inner.stack[: len(inner.stack) - operation.operands], inner.pc)
+    layout, values = capture_layout([*frames, bare], tracer.handled)
+    before = builder.sequence(values)
+    branches = [
+        (condition, _go_on(builder, frames, inner, operation, result, pc, tracer.handled, contexts, make_continuation))
+        for condition, result, pc in _outcomes(builder, inner, operation)
+    ]
+    builder.effects()
+    recover = (
+        f"return make.recover({builder.constant(layout)}, {builder.constant(contexts)}, ({before}), caught)"
+    )
+    quoted = f"  # {inner.code.co_filename}:{inner.line()}"
+    lines = _restored_modes(trace, builder)
+    lines += ["try:", f"    p = {operation.text}{quoted}", "except BaseException as error:", "    caught = error", "else:"]
+    for condition, text in branches:
+        lines.append(f"    {condition}return {text}")
+    return [*lines, recover]
+
+
+def _suspended(frame: Frame) -> Frame:
+    """A caller, the operands of its call off the stack."""
+    if frame.suspended:
+        return frame
+    return _copied(frame, frame.stack[: len(frame.stack) - operand_count(frame.instruction)], frame.pc)
+
+
+def _copied(frame: Frame, stack: list[Any], pc: int) -> Frame:
+    made = copy.copy(frame)
+    made.stack = list(stack)
+    made.pc = pc
+    return made
+
+
+def _outcomes(
+    builder: ResidualBuilder, inner: Frame, operation: PlainOperation
+) -> list[tuple[str, Any, int]]:
+    """(condition, what comes onto the stack, where the program goes on) for each way the operation can end."""
+
+    def marker(name: str) -> Marker:
+        made = Marker(name)
+        builder.names[id(made)] = name
+        builder.kept.append(made)
+        return made
+
+    after = inner.current + 1
+    target = inner.instruction.target
+    if operation.outcome == "branch":
+        return [("if p: ", None, target), ("", None, after)]
+    if operation.outcome == "iterate":
+        end = target
+        if inner.decoded.instructions[end].opname == "END_FOR":
+            end += 1
+        return [("if p is make.END: ", Support.END, end), ("", marker("p"), after)]
+    if operation.outcome in ("spread", "enter"):
+        count = 2 if operation.outcome == "enter" else operation.count
+        return [("", [marker(f"p[{position}]") for position in range(count)], after)]
+    return [("", marker("p"), after)]
+
+
+def _go_on(
+    builder: ResidualBuilder,
+    frames: list[Frame],
+    inner: Frame,
+    operation: PlainOperation,
+    result: Any,
+    pc: int,
+    handled: BaseException | None,
+    contexts: tuple[FrameContext, ...],
+    make_continuation: MakeContinuation,
+) -> str:
+    """Text that goes on behind the operation."""
+    if result is Support.END:
+        stack = inner.stack[:-1]
+    else:
+        stack = stack_after(inner, operation, result)
+    resting = _copied(inner, stack, pc)
+    resting.current = pc
+    layout, values = capture_layout([*frames, resting], handled)
+    continuation = make_continuation(layout, contexts)
+    tail = builder.constant(core.TailCall)
+    return f"{tail}({builder.constant(continuation)}, {builder.sequence(values)})"
