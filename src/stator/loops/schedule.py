@@ -137,7 +137,7 @@ class Resolver:
         self.scratch: dict[Buffer, tuple[Buffer, Size]] = {}
         self.stages = [Stage() for _ in range(max(nest.stage.values()) + 1)]
         self.again = {buffer: self._needed_later(definition) for buffer, definition in self.made.items()}
-        self.resolved: dict[tuple[Buffer, int], Expression] = {}
+        self.resolved: dict[tuple[Definition, int], Expression] = {}
 
     def _needed_later(self, definition: Definition) -> bool:
         stage = self.nest.stage
@@ -149,11 +149,11 @@ class Resolver:
 
     def value(self, definition: Definition, stage: int) -> Expression:
         """The definition's value as computed in a sweep."""
-        found = self.resolved.get((definition.buffer, stage))
+        found = self.resolved.get((definition, stage))
         if found is None:
             limit = self.nest.definitions.index(definition)
             found = rewrite(definition.value, None, lambda node: self.replace(node, stage, limit))
-            self.resolved[definition.buffer, stage] = found
+            self.resolved[definition, stage] = found
         return found
 
     def replace(self, node: Expression, stage: int, limit: int) -> Expression | None:

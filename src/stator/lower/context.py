@@ -115,7 +115,11 @@ class Lowering:
                 position = position + index * stride
         kept = tuple(atom for k, index in enumerate(variables) if k not in reduced for atom in atoms(index))
         gone = tuple(atom for k, index in enumerate(variables) if k in reduced for atom in atoms(index))
-        self.steps.append(Definition(buffer, kept, position, element(variables), kind, gone, self._lines()))
+        value = element(variables)
+        if not gone:  # nothing to combine
+            kind = ""
+            value = value.operands[1] if value.operation == "place" else value
+        self.steps.append(Definition(buffer, kept, position, value, kind, gone, self._lines()))
         if keep:
             return Stored(buffer, result_sizes, strides, 0, dtype)
         left = [k for k in range(len(sizes)) if k not in reduced]

@@ -25,24 +25,23 @@ aten = torch.ops.aten
 EXPANDED: frozenset[str] = frozenset(
     {
         "_log_softmax", "_log_softmax_backward_data", "_softmax", "_softmax_backward_data", "_safe_softmax",
-        "addcdiv", "addcmul", "aminmax", "binary_cross_entropy", "binary_cross_entropy_backward",
+        "aminmax", "binary_cross_entropy", "binary_cross_entropy_backward",
         "binary_cross_entropy_with_logits", "celu", "celu_backward", "count_nonzero", "deg2rad", "dist", "elu",
         "elu_backward", "gelu", "gelu_backward", "glu", "glu_backward", "hardshrink", "hardsigmoid",
         "hardsigmoid_backward", "hardswish", "hardswish_backward", "hardtanh_backward", "heaviside", "huber_loss",
         "huber_loss_backward", "l1_loss", "leaky_relu_backward", "linalg_vector_norm", "log_sigmoid_backward",
         "log_sigmoid_forward", "logaddexp", "logaddexp2", "logit", "logit_backward", "logsumexp", "mish",
-        "mish_backward", "mse_loss", "mse_loss_backward", "nan_to_num", "nansum", "native_batch_norm",
+        "mish_backward", "mse_loss", "mse_loss_backward", "nan_to_num", "nansum", 
         "native_batch_norm_backward", "native_group_norm", "native_group_norm_backward", "native_layer_norm",
-        "native_layer_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward", "_native_batch_norm_legit",
+        "native_layer_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward", 
         "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training", "nll_loss_backward",
-        "nll_loss_forward", "norm", "rad2deg", "rrelu_with_noise_backward", "rms_norm", "selu", "sigmoid_backward",
+        "nll_loss_forward", "rad2deg", "rrelu_with_noise_backward", "rms_norm", "selu", "sigmoid_backward",
         "silu", "silu_backward", "sinc", "smooth_l1_loss", "smooth_l1_loss_backward", "soft_margin_loss",
         "softplus", "softplus_backward", "softshrink", "softshrink_backward", "special_entr", "special_log_ndtr",
         "special_xlog1py", "tanh_backward", "trace", "triu_indices", "tril_indices", "xlogy", "logspace", "linspace",
-        "threshold_backward", "masked_fill", "new_empty", "new_empty_strided", "native_dropout_backward",
-        "embedding_renorm",
+        "new_empty", "new_empty_strided", "native_dropout_backward",
     }
-) - {"addcdiv", "addcmul", "threshold_backward", "masked_fill", "embedding_renorm", "norm"}  # fmt: skip
+)  # fmt: skip
 
 
 class Recorded:
@@ -110,7 +109,8 @@ def replaced(value: Any, of_tensor: Callable[[Any], Any]) -> Any:
 
 
 def has_decomposition(operator: Any) -> bool:
-    return operator in decomposition_table and operator.overloadpacket.__name__ in EXPANDED
+    packet = operator.overloadpacket.__name__
+    return packet in EXPANDED and operator in decomposition_table and not operator._schema.is_mutable
 
 
 def expand(operator: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> tuple[list[Recorded], Any, Recorder]:

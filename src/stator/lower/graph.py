@@ -22,6 +22,7 @@ from stator.lower import decompositions
 from stator.lower.context import Lowering
 from stator.lower.symbols import Symbols
 from stator.lower.table import rule_of
+from stator.lower.views import converted
 from stator.lower.values import OPAQUE, Lazy, NotLowered, Step, Stored, flatten
 
 CALLS_LIMIT = 4  # of decompositions within decompositions
@@ -157,6 +158,7 @@ class GraphLowering:
         self.result.refused.append((str(operator), why, self.lowering.line))
         self.lowering.current = meta
         if operator is torch.ops.aten.copy_.default:
+            arguments = [self.lowering.store(arguments[0]), *arguments[1:]]
             self.before_write(arguments[0])
         return self.lowering.call(operator, arguments, keywords, why)
 
@@ -209,7 +211,16 @@ class GraphLowering:
         except Exception as error:
             return None, f"its decomposition raised {type(error).__name__}: {error}"
         known: dict[int, Any] = {recorder.reference(made).number: value for made, value in values}
-        return self.replay(calls, returned, known, depth), ""
+        return self.retyped(self.replay(calls, returned, known, depth), meta), ""
+
+    def retyped(self, value: Any, meta: Any) -> Any:
+        """Results in the types the trace saw: a decomposition may keep statistics more precisely than the operator."""
+        if isinstance(value, (list, tuple)):
+            return tuple(self.retyped(entry, part) for entry, part in zip(value, meta, strict=True))
+        if isinstance(value, (Stored, Lazy)) and meta is not None and value.dtype != meta.dtype:
+            self.lowering.current = meta
+            return converted(self.lowering, value, meta.dtype)
+        return value
 
     def as_int(self, size: Any) -> int:
         return int(size)

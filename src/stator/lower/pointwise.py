@@ -182,7 +182,8 @@ def relu(x: Expression) -> Expression:
     return apply("maximum", x, literal(0, x))
 
 
-def leaky_relu(x: Expression, slope: Expression) -> Expression:
+def leaky_relu(x: Expression, slope: Expression | None = None) -> Expression:
+    slope = literal(0.01, x) if slope is None else slope
     return apply("where", apply("gt", x, literal(0, x)), x, apply("mul", x, slope))
 
 
@@ -196,8 +197,8 @@ def threshold_backward(gradient: Expression, x: Expression, limit: Expression) -
 
 def clamp(x: Expression, low: Expression | None = None, high: Expression | None = None) -> Expression:
     if low is not None:
-        x = apply("maximum", x, low)
-    return x if high is None else apply("minimum", x, high)
+        x = minmax("maximum")(x, low)
+    return x if high is None else minmax("minimum")(x, high)
 
 
 def is_nan(x: Expression) -> Expression:
@@ -417,6 +418,8 @@ class Computation:
             raise NotLowered(f"results of type {self.dtype}")
         named = {name: value for name, value in keywords.items() if value is not None or name in KEYWORDS}
         operands = [*arguments, *(value for name, value in named.items() if name not in KEYWORDS)]
+        if named.get("rounding_mode") == "trunc" and self.result in SMALL_FLOATS:
+            raise NotLowered("a truncated quotient in half precision: ATen rounds before it truncates")
         type_ = self._type(arguments, operands)
         if type_ not in self.row.types:
             raise NotLowered(f"{self.name} over {type_}")

@@ -321,7 +321,7 @@ def pad(lowering: Lowering, value: Value, padding: Sequence[Any], fill: Any = 0)
         places: list[Size] = []
         for k, index in enumerate(indices):
             place = index - before[k]
-            if sizes[k] != value.sizes[k]:
+            if before[k] != 0 or sizes[k] != value.sizes[k]:
                 inside = apply("and", inside, within(index, before[k], value.sizes[k]))
                 place = clamped(place, value.sizes[k])
             places.append(place)

@@ -84,7 +84,7 @@ class Frame:
     def prepare(self, roots: Iterable[Expression], stores: Iterable[Store] = ()) -> None:
         """Compute what does not change in the loop about to open."""
         for node in walk(list(roots)):
-            if node.operation in ("constant", "local"):
+            if node.operation in ("constant", "local", "place"):
                 continue
             if self.fixed(node):
                 self.value(node)

@@ -1,0 +1,149 @@
+"""Run PyTorch's own operator samples through the compiler and compare with eager.
+
+Contract. `sweep(names, dtypes, limit)` yields a `Failure` for each (operator, dtype) whose first failing sample is
+described. Operators whose results are random or uninitialised are compared by shape only. Used by `test_sweep.py` with
+few samples, and as a script over everything (`make sweep-lowering`).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.testing._internal.common_methods_invocations import op_db
+
+from stator import config
+from stator.aot import trace
+from stator.emit.cpu import Options, compile_graph
+from stator.runtime.program import ProgramBuilder
+
+DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
+TOLERANCE = {torch.float32: (2e-5, 2e-5), torch.bfloat16: (2e-2, 2e-2), torch.float16: (2e-3, 2e-3)}
+# Results depend on the random stream or on memory nobody wrote.
+SHAPE_ONLY = frozenset(
+    {
+        "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "rand_like",
+        "randint_like", "randn_like", "randn", "randint", "bernoulli", "multinomial", "normal", "uniform", "cauchy",
+        "exponential", "geometric", "log_normal", "nn.functional.dropout", "nn.functional.dropout2d",
+        "nn.functional.dropout3d", "nn.functional.alpha_dropout", "nn.functional.feature_alpha_dropout",
+        "nn.functional.rrelu", "nn.functional.fractional_max_pool2d", "nn.functional.fractional_max_pool3d",
+        "svd_lowrank", "pca_lowrank", "nn.functional.scaled_dot_product_attention",
+        "nn.functional.multi_head_attention_forward", "torch.ops.aten._safe_softmax.default",
+    }
+) - {"torch.ops.aten._safe_softmax.default", "nn.functional.scaled_dot_product_attention"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    operator: str
+    dtype: str
+    sample: int
+    kind: str  # "wrong", "error" or "trace"
+    text: str
+
+
+def compiled(function: Any, inputs: Sequence[torch.Tensor]) -> Any:
+    """The function of tensors as a compiled program."""
+    graph = trace(function)(*inputs)
+    return compile_graph(graph, inputs, options=Options(ProgramBuilder))
+
+
+def program_of(operator: Any, sample: Any) -> tuple[Any, list[torch.Tensor], Any]:
+    """The sample as a function of its tensors: (function returning a flat list, tensors, expected)."""
+    leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+    def call(*given: torch.Tensor) -> list[Any]:
+        rest = iter(given)
+        filled = [next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        first, args, kwargs = pytree.tree_unflatten(filled, spec)
+        result = operator(first, *args, **kwargs)
+        return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+
+    return call, tensors, None
+
+
+def check_sample(operator: Any, sample: Any, dtype: torch.dtype, name: str) -> tuple[str, str] | None:
+    """What is wrong with one sample, if anything."""
+    call, tensors, _ = program_of(operator, sample)
+    try:
+        expected = call(*tensors)
+    except Exception:
+        return None  # eager refuses it
+    try:
+        graph = trace(call)(*tensors)
+    except Exception as error:
+        return "trace", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    try:
+        program = compile_graph(graph, tensors, options=Options(ProgramBuilder))
+        found = list(program(*tensors))
+    except Exception as error:
+        return "error", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    try:
+        compare(found, expected, dtype, name)
+    except AssertionError as error:
+        return "wrong", " ".join(str(error).split())[:200]
+    return None
+
+
+def compare(found: Sequence[Any], expected: Sequence[Any], dtype: torch.dtype, name: str) -> None:
+    assert len(found) == len(expected), f"{len(found)} results, eager has {len(expected)}"
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.shape == theirs.shape, f"shape {tuple(mine.shape)}, eager has {tuple(theirs.shape)}"
+        assert mine.dtype == theirs.dtype, f"{mine.dtype}, eager has {theirs.dtype}"
+        if name in SHAPE_ONLY:
+            continue
+        relative, absolute = TOLERANCE.get(theirs.dtype, (0.0, 0.0)) if theirs.dtype.is_floating_point else (0.0, 0.0)
+        if theirs.dtype.is_complex:
+            relative, absolute = 1e-5, 1e-5
+        if theirs.dtype == torch.float64:
+            relative, absolute = 1e-9, 1e-9
+        torch.testing.assert_close(mine, theirs, rtol=relative, atol=absolute, equal_nan=True)
+
+
+def sweep(
+    names: Sequence[str] | None = None, dtypes: Sequence[torch.dtype] = DTYPES, limit: int = 1000
+) -> Iterator[Failure]:
+    """Failures over operators, dtypes and samples; samples of a failing pair end at the first failure."""
+    warnings.simplefilter("ignore")
+    with config.patch(strict=True):
+        for info in op_db:
+            full = info.name + (f".{info.variant_test_name}" if info.variant_test_name else "")
+            if names is not None and full not in names:
+                continue
+            for dtype in dtypes:
+                if dtype not in info.supported_dtypes("cpu"):
+                    continue
+                yield from sweep_one(info, full, dtype, limit)
+
+
+def sweep_one(info: Any, name: str, dtype: torch.dtype, limit: int) -> Iterator[Failure]:
+    torch.manual_seed(0)
+    try:
+        samples = list(info.sample_inputs("cpu", dtype))
+    except Exception:
+        return
+    step = max(len(samples) // limit, 1)
+    for number in range(0, len(samples), step):
+        torch.manual_seed(number)
+        failed = check_sample(info.op, samples[number], dtype, info.name)
+        if failed is not None:
+            yield Failure(name, str(dtype).removeprefix("torch."), number, *failed)
+            return
+
+
+if __name__ == "__main__":
+    start = time.perf_counter()
+    count = 0
+    limit = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    chosen = sys.argv[2:] or None
+    for failure in sweep(chosen, limit=limit):
+        count += 1
+        print(f"{failure.operator} {failure.dtype} {failure.sample} {failure.kind}: {failure.text}", flush=True)
+    print(f"{count} failures in {time.perf_counter() - start:.0f} s")
