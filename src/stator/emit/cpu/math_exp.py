@@ -61,9 +61,9 @@ DOUBLE_ = ExpConstants(
         2.08860621107283687536341e-09,
     ),
     expm1=(
-        0.5000000000000001, 0.1666666666666667, 0.04166666666664852, 0.008333333333328318, 0.0013888888897396153,
-        0.00019841269867031935, 2.4801571428171154e-05, 2.7557254751109447e-06, 2.7570198858328057e-07,
-        2.5110306863507615e-08, 1.7085027521175426e-09,
+        0.5, 0.16666666666666677, 0.041666666666666574, 0.008333333333322078, 0.001388888888894304,
+        0.00019841269885181897, 2.4801587197673208e-05, 2.75572450243389e-06, 2.755738728886832e-07,
+        2.5108789622987984e-08, 2.087891381556535e-09,
     ),
 )  # fmt: skip
 EXP2 = (
@@ -78,12 +78,16 @@ def constants(build: Lanes) -> ExpConstants:
 
 def reduced(build: Lanes, x: Value) -> tuple[Value, Value, Value]:
     """n as a float, n as `integer_of` takes it, and r, for x = n ln 2 + r."""
-    row = constants(build)
+    n, shifted, first = _nearly_reduced(build, x)
+    return n, shifted, build.fma(n, build.constant(-constants(build).ln2_low), first)
+
+
+def _nearly_reduced(build: Lanes, x: Value) -> tuple[Value, Value, Value]:
+    """As `reduced`, with only the upper part of n ln 2 taken away, which is exact."""
     magic = build.constant(1.5 * 2.0**build.mantissa)
     moved = build.add(build.mul(x, build.constant(LOG2_E)), magic)
     n, shifted = build.sub(moved, magic), build.to_bits(moved)
-    r = build.fma(n, build.constant(-row.ln2_high), x)
-    return n, shifted, build.fma(n, build.constant(-row.ln2_low), r)
+    return n, shifted, build.fma(n, build.constant(-constants(build).ln2_high), x)
 
 
 def exp_of_reduced(build: Lanes, r: Value) -> Value:
@@ -121,9 +125,14 @@ def exp2(build: Lanes, x: Value) -> Value:
 
 def expm1_core(build: Lanes, x: Value) -> Value:
     """expm1 for arguments inside [minus_one, high]; loses the sign of zero."""
-    _, shifted, r = reduced(build, x)
-    q = build.estrin(r, constants(build).expm1) if build.double else build.polynomial(r, constants(build).expm1)
-    p = build.fma(build.mul(r, r), q, r)
+    row = constants(build)
+    n, shifted, first = _nearly_reduced(build, x)
+    r = build.fma(n, build.constant(-row.ln2_low), first)
+    if build.double:
+        lost = build.fma(n, build.constant(-row.ln2_low), build.sub(first, r))
+        p = build.add(r, build.fma(build.mul(r, r), build.estrin(r, row.expm1), lost))
+    else:
+        p = build.fma(build.mul(r, r), build.polynomial(r, row.expm1), r)
     half = build.power_of_two(build.builder.sub(build.integer_of(shifted), build.integer_constant(1)))
     result = build.fma(p, half, build.sub(half, build.constant(0.5)))
     return build.add(result, result)

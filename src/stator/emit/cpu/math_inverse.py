@@ -30,9 +30,11 @@ def _arcsine(build: Lanes, x: Value) -> tuple[Value, Value, Value]:
 
 def asin(build: Lanes, x: Value) -> Value:
     large, s, rest = _arcsine(build, x)
-    two = build.constant(-2.0)
-    beyond = build.fma(rest, two, build.constant(HALF_PI[1]))
-    beyond = build.add(build.fma(s, two, build.constant(HALF_PI[0])), beyond)
+    twice, quarter = build.add(s, s), build.constant(HALF_PI[0])
+    difference = build.sub(quarter, twice)
+    lost = build.sub(build.sub(quarter, difference), twice)
+    lost = build.add(lost, build.fma(rest, build.constant(-2.0), build.constant(HALF_PI[1])))
+    beyond = build.add(difference, lost)
     return build.copysign(build.select(large, beyond, build.add(s, rest)), x)
 
 
