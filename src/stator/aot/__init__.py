@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from stator.aot import decompositions
-from stator.aot.backend import aot_eager, aot_eager_decomp_partition, backend
-from stator.aot.trace import trace
+from stator.aot.backends import aot_eager, aot_eager_decomp_partition, backend
+from stator.aot.tracing import trace
 
 __all__ = ["aot_eager", "aot_eager_decomp_partition", "backend", "decompositions", "trace"]

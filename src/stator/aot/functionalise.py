@@ -163,7 +163,9 @@ class Functionaliser:
             self.assign(handles[0], self._copied(handles[0], args[0], args[1]))
             return
         variant = functional_variant(op)
-        if variant is not None and not _lists_alias(handles):
+        # A random operator fills memory in the order it lies in: a variant in another layout would draw differently.
+        ordered = not row.random or all(handle.value.is_contiguous() for handle in handles)
+        if variant is not None and ordered and not _lists_alias(handles):
             args, kwargs = complete(op, args, kwargs)
             made = self.write(variant, *args, **kwargs)
             fresh = self._results_written(made, handles)

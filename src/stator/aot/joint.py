@@ -35,7 +35,7 @@ from stator.aot.pointwise import is_dense
 from stator.aot.recorder import Recorder
 from stator.aot.refusal import refuse
 from stator.aot.tape import CALL, INPUT, Step, Tape, like
-from stator.aot.trace import check_plain, recording
+from stator.aot.tracing import check_plain, recording
 
 aten = torch.ops.aten
 Replay = tuple[tuple[Any, tuple[Any, ...], dict[str, Any], int | None], ...]  # operator, arguments, which result
@@ -257,13 +257,14 @@ class _Tracing:
             return Output("view", source, replay=_replay(leaf, root), detach=_detaches(base, leaf))
         base = leaf
         if len(sharers[leaf.memory]) > 1 and isinstance(root.value, AbstractTensor):
-            base = root.value
+            base = self.recorder.moved.get(root, root.value)
         if id(base) not in placed:
             placed[id(base)] = len(results)
             results.append(base)
         if base is leaf:
             return Output("result", placed[id(base)])
-        return Output("derived", placed[id(base)], replay=_replay(leaf, root), detach=_detaches(base, leaf))
+        replay = _replay(leaf, root) if base is root.value else _restride(leaf)
+        return Output("derived", placed[id(base)], replay=replay, detach=_detaches(base, leaf))
 
     # --- gradients ---------------------------------------------------------------------------------------------
     def _differentiate(self, joint: Joint, results: list[AbstractTensor]) -> None:
@@ -364,6 +365,10 @@ def _replay(leaf: AbstractTensor, root: Step) -> Replay:
         else:
             rows.append((step.target, step.args[1:], dict(step.kwargs), None))
     return tuple(rows)
+
+
+def _restride(leaf: AbstractTensor) -> Replay:
+    return ((aten.as_strided.default, (list(leaf.shape), list(leaf.stride()), leaf.storage_offset()), {}, None),)
 
 
 def _tangent(result: AbstractTensor) -> AbstractTensor:

@@ -70,8 +70,21 @@ def is_nested_int(value: Any) -> bool:
     return isinstance(value, torch.SymInt) and bool(value.node.is_nested_int())
 
 
+def _symbolic(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return any(map(_symbolic, (*value.shape, *value.stride(), value.storage_offset())))
+    if isinstance(value, (tuple, list)):
+        return any(map(_symbolic, value))
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def free_unbacked_symbols(value: Any) -> Any:
+    """Symbols without a hint in sizes: none where nothing is symbolic."""
+    return _load().free_unbacked_symbols(value) if _symbolic(value) else set()
+
+
 _HELPERS: dict[str, Any] = {
-    helper.__name__: helper for helper in (expect_true, sym_and, sym_or, sym_eq, is_nested_int)
+    helper.__name__: helper for helper in (expect_true, free_unbacked_symbols, sym_and, sym_or, sym_eq, is_nested_int)
 } | {
     "guard_or_false": guard_or_false,
     "guard_or_true": guard_or_true,

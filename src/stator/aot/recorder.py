@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stator.aot import dynamo_free, rules
 from stator.aot import meta as meta  # registers the fallback
-from stator.aot.abstract import AbstractTensor, Storage, abstract_like, evaluate, map_tensors
+from stator.aot.abstract import AbstractTensor, Storage, abstract_like, evaluate, map_tensors, view_of
 from stator.aot.operators import IDENTITIES, Facts, facts
 from stator.aot.refusal import refuse
 from stator.aot.tape import CALL, CONSTANT, INPUT, ITEM, Step, Tape
@@ -65,6 +65,7 @@ class Recorder(TorchDispatchMode):
         self.values: dict[int, torch.Tensor] = {}  # real mode: id of an abstract tensor -> its real twin
         self.alive: list[Any] = []
         self.symbols: Any = None  # lowers symbolic numbers; see sizes.py
+        self.moved: dict[Step, AbstractTensor] = {}  # step that made a memory -> the tensor whose sizes changed since
         self._constants: dict[int, AbstractTensor] = {}
         self._sequence: list[int] = []  # autograd sequence numbers at which a new user line began
         self._sequence_stacks: list[str | None] = []
@@ -138,6 +139,8 @@ class Recorder(TorchDispatchMode):
 
     def record(self, func: OpOverload, row: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Evaluate one operator and write it down."""
+        if row.namespace != "aten":
+            dynamo_free.settle_custom_operator(func)
         operands: list[Step] = []
         tensor_args = tuple([self.own(value) for value in args])
         if kwargs:
@@ -146,13 +149,13 @@ class Recorder(TorchDispatchMode):
             return self._identity(tensor_args[0])
         step_args = tuple([self.lower(value, operands) for value in tensor_args])
         step_kwargs = {name: self.lower(value, operands) for name, value in kwargs.items()} if kwargs else {}
+        if row.metadata_only and row.written:
+            return self._metadata_change(func, row, tensor_args, kwargs, step_args, step_kwargs)
         try:
             result = self._evaluate(func, row, tensor_args, kwargs)
         except Exception as error:
             self._explain(error)
             raise
-        if row.metadata_only and row.written and isinstance(args[0], AbstractTensor):
-            return self._metadata_change(func, row, tensor_args[0], step_args, step_kwargs)
         if not row.returns and not row.written and row.namespace == "aten" and result is None:
             return result
         if isinstance(result, (bool, int, float, complex)) and not isinstance(result, torch.Tensor):
@@ -211,17 +214,25 @@ class Recorder(TorchDispatchMode):
         return result
 
     def _metadata_change(
-        self, func: OpOverload, row: Facts, tensor: AbstractTensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        func: OpOverload,
+        row: Facts,
+        tensor_args: tuple[Any, ...],
+        tensor_kwargs: dict[str, Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> AbstractTensor:
-        """`x.t_()`: from here on `x` is the view `x.t()`."""
-        if row.name in ("resize_", "set_", "resize_as_") or not isinstance(args[0], Step):
-            raise refuse("aot_storage_change", detail=f"`{row.name}`", line=self.line())
-        size, stride, offset = tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()
-        snapshot = rules.RULES[aten.as_strided.default](tensor, size, stride, offset)
-        view = getattr(getattr(torch.ops, row.namespace), row.name[:-1])
-        overload = getattr(view, func._overloadname)
-        step = self.write(overload, args, kwargs, snapshot)
-        self.bind(tensor, step)
+        """`x.t_()`: from here on `x` is the view `x.t()`, and its former step keeps the former sizes."""
+        tensor: AbstractTensor = tensor_args[0]
+        overload = _VIEW_OF_CHANGE.get(func)
+        if overload is None:
+            raise refuse("aot_storage_change", detail=f"`{row.name}`", line=self.line() or "")
+        former = view_of(tensor, tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
+        former.op, former.recorder = tensor.op, self
+        self._evaluate(func, row, tensor_args, tensor_kwargs)
+        tensor.op.value = former
+        self.moved[root_step(tensor.op)] = tensor
+        self.bind(tensor, self.write(overload, args, kwargs, tensor))
         return tensor
 
     def _bind_results(self, step: Step, result: Any) -> None:
@@ -332,6 +343,29 @@ def _tensors(args: Sequence[Any], kwargs: dict[str, Any]) -> list[AbstractTensor
     found: list[AbstractTensor] = []
     map_tensors(lambda tensor: found.append(tensor), [list(args), list(kwargs.values())])  # type: ignore[arg-type,func-returns-value]
     return found
+
+
+_VIEW_OF_CHANGE: dict[Any, OpOverload] = {
+    aten.t_.default: aten.t.default,
+    aten.transpose_.default: aten.transpose.int,
+    aten.squeeze_.default: aten.squeeze.default,
+    aten.squeeze_.dim: aten.squeeze.dim,
+    aten.squeeze_.dims: aten.squeeze.dims,
+    aten.unsqueeze_.default: aten.unsqueeze.default,
+    aten.as_strided_.default: aten.as_strided.default,
+}
+
+
+def root_step(step: Step) -> Step:
+    """The step that made the memory a recorded step shows, along its first operands."""
+    memory = step.value.memory
+    while step.operands and isinstance(step.value, AbstractTensor):
+        source = step.operands[0]
+        inner = source.operands[0] if source.kind == CALL and not isinstance(source.value, AbstractTensor) else source
+        if not isinstance(inner.value, AbstractTensor) or inner.value.memory is not memory:
+            break
+        step = inner
+    return step
 
 
 def _storage_key(tensor: torch.Tensor) -> int:

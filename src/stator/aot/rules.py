@@ -454,6 +454,72 @@ def _embedding_backward(gradient: Any, indices: Any, rows: Any, padding_idx: Any
     return fresh((rows, gradient.shape[-1]), gradient.dtype, gradient.device)
 
 
+@_rule(
+    aten.multi_margin_loss_backward.default,
+    aten.multilabel_margin_loss_backward.default,
+    aten.fractional_max_pool3d_backward.default,
+)
+def _gradient_of_input(gradient: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Operators torch has no meta kernel for."""
+    return fresh(x.shape, x.dtype, x.device)
+
+
+# --- where torch's meta kernel claims another layout than the CPU kernel has -------------------------------------
+def _columns_first(size: Sequence[Any]) -> tuple[Any, ...]:
+    """Strides of a batch of matrices stored column by column, as LAPACK leaves them."""
+    strides = list(contiguous_strides(size))
+    strides[-2], strides[-1] = 1, max(size[-2], 1)
+    return tuple(strides)
+
+
+@_rule(aten._linalg_svd.default)
+def _svd(x: Any, full_matrices: bool = False, compute_uv: bool = True, driver: Any = None) -> Any:
+    if x.device.type != "cpu" or x.dim() < 2 or not all(isinstance(length, int) for length in x.shape):
+        return NotImplemented
+    *batch, rows, columns = x.shape
+    inner = min(rows, columns)
+    real = x.dtype.to_real() if x.dtype.is_complex else x.dtype
+    values = fresh((*batch, inner), real, x.device)
+    if not compute_uv:
+        return fresh((0,), x.dtype, x.device), values, fresh((0,), x.dtype, x.device)
+    left = (*batch, rows, rows if full_matrices else inner)
+    right = (*batch, columns if full_matrices else inner, columns)
+    return (
+        fresh(left, x.dtype, x.device, _columns_first(left)),
+        values,
+        fresh(right, x.dtype, x.device, _columns_first(right)),
+    )
+
+
+@_rule(aten.linalg_eig.default)
+def _eig(x: Any) -> Any:
+    if x.device.type != "cpu" or x.dim() < 2 or not all(isinstance(length, int) for length in x.shape):
+        return NotImplemented
+    if x.shape[-1] != x.shape[-2]:
+        return NotImplemented
+    dtype = x.dtype.to_complex()
+    return fresh(x.shape[:-1], dtype, x.device), fresh(x.shape, dtype, x.device, _columns_first(x.shape))
+
+
+@_rule(aten._native_batch_norm_legit_functional.default)
+def _batch_norm_in_evaluation(
+    x: Any, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, momentum: float, eps: float
+) -> Any:
+    if training or x.device.type != "cpu" or x.dim() < 2:
+        return NotImplemented
+    layout = _like_strides(x, None)
+    if layout is None:
+        return NotImplemented
+    none = (0,)
+    return (
+        fresh(x.shape, x.dtype, x.device, layout),
+        fresh(none, x.dtype, x.device),
+        fresh(none, x.dtype, x.device),
+        fresh(mean.shape, mean.dtype, x.device, mean.stride()),
+        fresh(variance.shape, variance.dtype, x.device, variance.stride()),
+    )
+
+
 # --- joining -----------------------------------------------------------------------------------------------------
 @_rule(aten.cat.default)
 def _cat(tensors: Any, dim: int = 0) -> Any:
