@@ -178,6 +178,8 @@ class Stepper:
             elif states and opname == "COMPARE_OP" and states[-1].code.co_name == "__eq__":
                 # `!=` that falls back on `__eq__`
                 state.convert = operator.not_ if decode(code).instructions[index].value == "!=" else None
+            elif states and opname == "BEFORE_WITH":
+                state.stack[-1] = states[-1].locals[0].__exit__
             states.append(state)
             frames.append(current)
             current = current.f_back
@@ -223,7 +225,7 @@ CALLERS = {
     "STORE_ATTR", "DELETE_ATTR", "LOAD_ATTR", "LOAD_METHOD", "COMPARE_OP", "CONTAINS_OP", "POP_JUMP_IF_TRUE",
     "POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_TRUE",
     "POP_JUMP_BACKWARD_IF_FALSE", "JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "UNARY_NEGATIVE", "UNARY_INVERT",
-    "GET_ITER", "WITH_EXCEPT_START", "FORMAT_VALUE", "STORE_SLICE", "BINARY_SLICE", "LOAD_SUPER_ATTR",
+    "BEFORE_WITH", "GET_ITER", "WITH_EXCEPT_START", "FORMAT_VALUE", "STORE_SLICE", "BINARY_SLICE", "LOAD_SUPER_ATTR",
 }  # fmt: skip
 
 

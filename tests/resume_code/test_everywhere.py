@@ -10,9 +10,9 @@ import pytest
 from tests.resume_code import cases
 from tests.resume_code.stepper import Injected, NotRebuildable, Stepper, Stop, outcome, stoppable
 
-from stator.bytecode import decode
+from stator.bytecode import calls_redirected, decode, liveness
 from stator.resume.code import Completion, completion_of
-from stator.resume.state import ExceptionSlot, FrameState, run_chain
+from stator.resume.state import UNBOUND, ExceptionSlot, FrameState, run_chain
 
 NAMES = [name for name in vars(cases) if name.startswith("case_")]
 HITS = (1, 2)
@@ -48,6 +48,28 @@ class Program:
         return self.stepper.run(partial(self.namespace[self.name], log), target, action), log
 
 
+# Other functions look at all locals of these.
+OBSERVED = {"case_frame"}
+
+
+def keep_live(state: FrameState, innermost: bool) -> None:
+    """Forget the locals that liveness says nobody can see any more."""
+    decoded = decode(state.code)
+    live = liveness(decoded)
+    needed = set(live[state.index])
+    if not innermost:
+        row = decoded.instructions[state.index]
+        needed = set(live[state.index + 1])
+        if row.target >= 0:
+            needed |= live[row.target]
+        handler = decoded.handler_of[state.index]
+        if handler is not None:
+            needed |= live[handler.target]
+        if row.opname in ("FOR_ITER", "SEND"):
+            needed |= live[state.index]
+    state.locals = [value if slot in needed else UNBOUND for slot, value in enumerate(state.locals)]
+
+
 def every_stop(program: Program) -> list[tuple[int, int, int]]:
     """(code, instruction, hit) for all that the plain program reaches."""
     program.stop((-1, -1, -1), "stop")
@@ -66,6 +88,9 @@ def test_resumed_before_every_instruction(name: str) -> None:
         if isinstance(stop, NotRebuildable):
             continue
         assert isinstance(stop, Stop), target
+        if name not in OBSERVED:
+            for state in stop.frames:
+                keep_live(state, innermost=state is stop.frames[0])
         got = outcome(partial(run_chain, stop.frames)), repr(log)
         assert got == expected, where(program, target)
         resumed += 1
@@ -135,3 +160,33 @@ def test_every_instruction_raises(name: str) -> None:
 def where(program: Program, target: tuple[int, int, int]) -> str:
     code = program.stepper.codes[target[0]]
     return f"{code.co_qualname} {decode(code).instructions[target[1]]!r} hit {target[2]}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_with_all_calls_redirected(name: str) -> None:
+    program = Program(name)
+    expected = program.plain()
+    asked: list[Any] = []
+    copies: dict[types.CodeType, types.CodeType] = {}
+
+    def helper(function: Any) -> Any:
+        asked.append(function)
+        if isinstance(function, types.FunctionType) and function.__code__.co_filename == cases.__file__:
+            if function.__code__ not in copies:
+                copies[function.__code__] = calls_redirected(function.__code__, helper)
+            copy = types.FunctionType(
+                copies[function.__code__],
+                function.__globals__,
+                function.__name__,
+                function.__defaults__,
+                function.__closure__,
+            )
+            copy.__kwdefaults__ = function.__kwdefaults__
+            return copy
+        return function
+
+    log: list[Any] = []
+    got = outcome(partial(helper(program.plain_namespace[name]), log)), repr(log)
+    assert got == expected
+    if name not in ("case_match", "case_while_true"):
+        assert len(asked) > 1 or not log

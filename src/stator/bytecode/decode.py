@@ -8,7 +8,8 @@ convention and shared: it is cached per code object for as long as that object l
 `target` is the index the argument encodes. Two instructions do not land there: on 3.12 an exhausted `FOR_ITER` goes
 one further (over `END_FOR`), on 3.13 two.
 
-Why own code: `dis` takes 10-20 microseconds an instruction, and decoding is on the path of a first call.
+Why own code: decoding is on the path of a first call. It takes under a microsecond an instruction, `dis` two or three
+times that for less: names and text to be taken apart again, offsets in place of indexes.
 
 Thread safety: two threads may decode the same code at once; one result wins, both are equal.
 """

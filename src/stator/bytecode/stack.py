@@ -26,7 +26,7 @@ VALUE, NULL, EITHER, EXCEPTION, POSITION = "v", "0", "?", "e", "i"
 POP_ONLY = frozenset(
     {
         "POP_TOP", "POP_EXCEPT", "POP_ITER", "END_FOR", "NOP", "NOT_TAKEN", "RESUME", "CACHE", "MAKE_CELL",
-        "COPY_FREE_VARS", "SETUP_ANNOTATIONS", "PRECALL", "KW_NAMES", "STORE_FAST", "STORE_FAST_STORE_FAST",
+        "COPY_FREE_VARS", "SETUP_ANNOTATIONS", "KW_NAMES", "STORE_FAST", "STORE_FAST_STORE_FAST",
         "STORE_DEREF", "STORE_GLOBAL", "STORE_NAME", "STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "DELETE_FAST",
         "DELETE_DEREF", "DELETE_GLOBAL", "DELETE_NAME", "DELETE_ATTR", "DELETE_SUBSCR", "IMPORT_STAR", "PRINT_EXPR",
         "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE",
@@ -75,7 +75,11 @@ SPECIAL: dict[str, Callable[[str, int], str]] = {
     "LOAD_METHOD": lambda stack, arg: stack[:-1] + _METHOD,
     "LOAD_GLOBAL": lambda stack, arg: stack + (_GLOBAL if arg & 1 else VALUE),
 }
-if VERSION >= (3, 12):
+if VERSION < (3, 12):
+    # `stack_effect` books the arguments of a call to PRECALL, though it is CALL that takes them.
+    SPECIAL["PRECALL"] = lambda stack, arg: stack
+    SPECIAL["CALL"] = lambda stack, arg: stack[: -arg - 2] + VALUE
+else:
     SPECIAL["LOAD_ATTR"] = lambda stack, arg: stack[:-1] + (_METHOD if arg & 1 else VALUE)
     SPECIAL["LOAD_SUPER_ATTR"] = lambda stack, arg: stack[:-3] + (_METHOD if arg & 1 else VALUE)
 
