@@ -346,7 +346,9 @@ def test_sizes():
     program = SizeProgram((("load", rows), ("load", n), ("mod",), ("const", 0), ("eq",)))
     tree.local(0).guard("SIZES", program)
     assert str(program) == "(x.size(0) % n) == 0"
-    assert both(tree, [rows], None, (x, 3)) and both(tree, [rows], None, (x, -2)) and both(tree, [rows], None, (x, True))
+    assert (
+        both(tree, [rows], None, (x, 3)) and both(tree, [rows], None, (x, -2)) and both(tree, [rows], None, (x, True))
+    )
     for wrong in (4, 0, 3.0, 10**30, None):
         assert not both(tree, [rows], None, (x, wrong))
     miss = explain_miss(tree, None, (x, 4))

@@ -31,12 +31,14 @@ Thread safety: a tree belongs to one trace, then is read only.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from stator.events import Location
 
+_NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 ROOTS = frozenset({"LOCAL", "CELL", "FUNCTION", "CONST", "STATE"})
 STEPS = frozenset(
     {
@@ -223,7 +225,9 @@ class SourceTree:
             return "global state"
         if step == "CONST":
             name = self.const_names.get(id(key))
-            return name or getattr(key, "__qualname__", None) or getattr(key, "__name__", None) or type(key).__name__
+            if name is None and isinstance(key, _NAMED):  # nothing else is asked: an object's own getattr may run
+                name = getattr(key, "__qualname__", None) or getattr(key, "__name__", None)
+            return name or type(key).__name__
         if step in ("ATTR", "SLOT"):
             return f"{base}.{key}"
         if step == "KEY" and base in ("G", "builtins"):
