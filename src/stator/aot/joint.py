@@ -175,10 +175,6 @@ class _Tracing:
 
     # --- what is written ---------------------------------------------------------------------------------------
     def _plan_writes(self, joint: Joint) -> None:
-        handles: dict[Step, int] = {}
-        for place, leaf in enumerate(self.leaves):
-            if isinstance(leaf, AbstractTensor):
-                handles.setdefault(leaf.op, place)
         written: dict[int, bool] = {}
         memories = {}
         for step in self.recorder.tape.steps:
@@ -199,7 +195,7 @@ class _Tracing:
                 continue
             value = self.values[place]
             layout = None
-            if value.op is not leaf.op:
+            if value.op is not self.recorder.tape.inputs[place]:
                 layout = (tuple(value.shape), tuple(value.stride()), value.storage_offset())
             if place in written or layout is not None:
                 tracked = value.requires_grad and not value.is_leaf and value.grad_fn is not None
@@ -219,7 +215,7 @@ class _Tracing:
         for place, leaf in enumerate(self.leaves):
             if isinstance(leaf, AbstractTensor):
                 objects.setdefault(id(leaf), place)
-        input_steps = {leaf.op: place for place, leaf in enumerate(self.leaves) if isinstance(leaf, AbstractTensor)}
+        input_steps = {step: place for place, step in enumerate(self.recorder.tape.inputs)}
         sharers: dict[Storage, set[int]] = {}
         for leaf in leaves:
             if isinstance(leaf, AbstractTensor):
@@ -326,7 +322,7 @@ class _Tracing:
         handles = [tensor.op for tensor in results]
         for write in joint.writes:
             if write.result is not None:
-                handles[write.result] = self.leaves[write.index].op
+                handles[write.result] = tape.inputs[write.index]
         gradients = [gradient.op for gradient in self.gradients]
         worker = functionalise(tape)
         worker.model = tape.steps[-1] if tape.steps else None

@@ -37,9 +37,18 @@ def evaluate_by_meta(op: OpOverload, row: Facts, args: tuple[Any, ...], kwargs: 
     entry = registered.get(f"{row.namespace}::{_qualified(op)}")
     if entry is not None and entry.fake_impl.kernel is not None:
         return _by_registered_fake(op, row, entry.fake_impl.kernel, args, kwargs)
-    if has_tag(op, _SIZE_TAGS):
+    if has_tag(op, _SIZE_TAGS) and not _size_is_known(op, args, kwargs):
         raise refuse("aot_dynamic_output", detail=f"`{row.name}`")
     return _by_twins(op, row, args, kwargs)
+
+
+def _size_is_known(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether this very call of an operator with a value-dependent size has a fixed one."""
+    if op is aten.index.Tensor:
+        return all(index is None or index.dtype not in (torch.bool, torch.uint8) for index in args[1])
+    if op is aten.repeat_interleave.Tensor:
+        return kwargs.get("output_size") is not None
+    return False
 
 
 def _qualified(op: OpOverload) -> str:

@@ -1,0 +1,143 @@
+"""Ahead-of-time autograd through `aot_eager`: everything observable equals eager, bit by bit."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from stator.aot import aot_eager, aot_eager_decomp_partition
+from .torch_level import check
+
+
+def parameter(*size):
+    return torch.nn.Parameter(torch.randn(*size))
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+BACKENDS = [pytest.param(aot_eager, True, id="aot_eager"), pytest.param(aot_eager_decomp_partition, False, id="decomp")]
+both = pytest.mark.parametrize("backend, exact", BACKENDS)
+
+
+def leaf(*size):
+    return torch.randn(*size, requires_grad=True)
+
+
+def inner(*size):
+    return torch.randn(*size, requires_grad=True) * 2
+
+
+# name -> (function, arguments)
+CASES = {
+    "linear_gelu_norm": (
+        lambda x, w, b: F.layer_norm(F.gelu(F.linear(x, w, b)), (3,)),
+        lambda: (torch.randn(2, 4), parameter(3, 4), parameter(3)),
+    ),
+    "no_gradient": (lambda x, y: (x @ y, (x @ y).relu().sum()), lambda: (torch.randn(3, 4), torch.randn(4, 3))),
+    "input_written": (lambda x, w: (x.mul_(2), x * w), lambda: (torch.randn(3), parameter(3))),
+    "input_written_twice": (lambda x: (x.add_(1), x.mul_(x), x + 1)[2], lambda: (torch.randn(3),)),
+    "non_leaf_input_written": (lambda x, w: x.mul_(w).sum(), lambda: (inner(3), parameter(3))),
+    "non_leaf_input_written_and_returned": (lambda x, w: (x.mul_(w), x.sin()), lambda: (inner(3), parameter(3))),
+    "view_of_input_written": (lambda x, w: (x[0].mul_(2), x.t()[1].add_(1), x * w)[2], lambda: (torch.randn(2, 2), parameter(2, 2))),
+    "view_of_intermediate_written": (
+        lambda x: (lambda y: (y[0].add_(1), y.view(-1)[2:].mul_(3), y)[2])(x * 2),
+        lambda: (leaf(2, 3),),
+    ),
+    "diagonal_written": (lambda x: (lambda y: (y.diagonal().mul_(x[0]), y)[1])(x * 2), lambda: (leaf(3, 3),)),
+    "unfold_written": (lambda x: (lambda y: (y.unfold(0, 2, 2)[1].mul_(3), y)[1])(x * 2), lambda: (leaf(6),)),
+    "split_written": (
+        lambda x: (lambda y: (y.split(2)[1].copy_(y.split(2)[0]), y)[1])(x * 2),
+        lambda: (torch.randn(4, 2),),
+    ),
+    "setitem": (lambda x, w: (lambda y: (y.__setitem__((slice(None), 1), w), y)[1])(x * 2), lambda: (leaf(3, 2), parameter(3))),
+    "setitem_index": (
+        lambda x, i: (lambda y: (y.__setitem__(i, 1.0), y)[1])(x * 2),
+        lambda: (leaf(4, 2), torch.tensor([0, 2])),
+    ),
+    "index_put_mask": (lambda x: (lambda y: (y.__setitem__(x > 0, 0.0), y)[1])(x * 2), lambda: (leaf(4, 2),)),
+    "empty_filled": (
+        lambda x: (lambda b: (b[0].copy_(x), b[1].copy_(x * 2), b)[2])(torch.empty(2, 3)),
+        lambda: (leaf(3),),
+    ),
+    "output_is_input": (lambda x, w: (x, w, x * w), lambda: (torch.randn(3), parameter(3))),
+    "output_twice": (lambda x: (lambda y: (y, y))(x * 2), lambda: (leaf(3),)),
+    "outputs_share": (lambda x: (lambda y: (y, y.view(-1), y[0], y.detach()))(x * 2), lambda: (leaf(2, 3),)),
+    "outputs_share_without_base": (lambda x: (lambda y: (y.view(-1), y[0]))(x * 2), lambda: (leaf(2, 3),)),
+    "views_of_input": (
+        lambda x: (x.view(-1), x.t(), x[0], x.detach(), x.unsqueeze(0).expand(2, -1, -1), *x.unbind(1)),
+        lambda: (leaf(2, 3),),
+    ),
+    "view_of_parameter": (lambda x, w: (w.t(), x @ w.t()), lambda: (torch.randn(2, 3), parameter(4, 3))),
+    "views_of_non_leaf": (lambda x: (x.view(-1), x * 2), lambda: (inner(2, 3),)),
+    "transposed_in_place": (lambda x: (lambda y: (y.t_(), y * 2))(x * 2), lambda: (leaf(2, 3),)),
+    "input_transposed_in_place": (lambda x: (x.t_(), x * 2)[1], lambda: (torch.randn(2, 3),)),
+    "squeezed_in_place": (lambda x: (lambda y: (y.unsqueeze_(0), y.add_(1), y.squeeze_(), y)[3])(x * 2), lambda: (leaf(2, 3),)),
+    "returns_copy_of_input": (lambda x: (x.clone(), x + 0), lambda: (leaf(3),)),
+    "copy_then_input_written": (lambda x, w: (lambda y: (x.add_(1), y * w))(x.clone()), lambda: (torch.randn(3), parameter(3))),
+    "kept_value_then_input_written": (
+        lambda x, w: (lambda y: (x.mul_(3), y))(x.clone().sin() * w),
+        lambda: (torch.randn(3), parameter(3)),
+    ),
+    "batch_norm_train": (
+        lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, True),
+        lambda: (torch.randn(4, 3, 2, 2), torch.zeros(3), torch.ones(3), parameter(3), parameter(3)),
+    ),
+    "batch_norm_eval": (
+        lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, False),
+        lambda: (torch.randn(4, 3), torch.zeros(3), torch.ones(3), parameter(3), parameter(3)),
+    ),
+    "dropout": (lambda x, w: F.dropout(F.dropout(x * w, 0.3), 0.5) * 2, lambda: (torch.randn(8, 8), parameter(8, 8))),
+    "dropout_transposed": (lambda x, w: F.dropout(x.t() * w, 0.3), lambda: (torch.randn(8, 4), parameter(4, 8))),
+    "random_unused": (lambda x: (torch.rand(3), x * 2)[1], lambda: (leaf(3),)),
+    "random_in_place": (lambda x: (lambda y: (y.normal_(), y * x)[1])(torch.empty(3)), lambda: (leaf(3),)),
+    "integers": (lambda x, i: (x[i], i + 1, i.float() * x.sum()), lambda: (leaf(5), torch.tensor([0, 3]))),
+    "complex": (lambda x: (torch.view_as_real(x * 2j), x.conj() * x), lambda: (torch.randn(3, dtype=torch.complex64, requires_grad=True),)),
+    "in_place_dtype": (lambda x, w: (lambda y: (y.add_(w), y)[1])((x * 2).half()), lambda: (torch.randn(3), parameter(3))),
+    "foreach": (lambda a, b, c, d: torch._foreach_add([a, b], [c, d], alpha=2), lambda: (leaf(3), leaf(2), leaf(3), leaf(2))),
+    "foreach_in_place": (
+        lambda a, b, c, d: (torch._foreach_mul_([a, b], [c, d]), a + 1)[1],
+        lambda: (torch.randn(3), torch.randn(2), torch.randn(3), torch.randn(2)),
+    ),
+    "out_variant": (lambda x: (lambda y: (torch.add(x, 1, out=y), y * 2))(torch.empty(3)), lambda: (torch.randn(3),)),
+    "same_tensor_twice": (lambda x, y: x * y, lambda: (lambda t: (t, t))(leaf(3))),
+    "requires_grad_only_some": (lambda x, y: (x * 2, y * 2, x * y), lambda: (leaf(3), torch.randn(3))),
+    "unused_parameter": (lambda x, w: x * 2, lambda: (leaf(3), parameter(3))),
+    "max_pool_conv": (
+        lambda x, w: F.max_pool2d(F.conv2d(x, w, padding=1).relu_(), 2),
+        lambda: (torch.randn(2, 3, 8, 8), parameter(4, 3, 3, 3)),
+    ),
+    "channels_last": (
+        lambda x, w: F.conv2d(x, w).relu().mean((2, 3)),
+        lambda: (torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last), parameter(4, 3, 3, 3)),
+    ),
+    "embedding_cross_entropy": (
+        lambda i, e, w, t: F.cross_entropy(F.embedding(i, e) @ w, t),
+        lambda: (torch.tensor([1, 2, 1]), parameter(5, 4), parameter(4, 6), torch.tensor([0, 5, 2])),
+    ),
+    "attention": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        lambda: (leaf(2, 2, 4, 8), leaf(2, 2, 4, 8), leaf(2, 2, 4, 8)),
+    ),
+    "lstm_cell": (
+        lambda x, h, c, wi, wh: torch.lstm_cell(x, (h, c), wi, wh),
+        lambda: (torch.randn(2, 3), torch.randn(2, 4), torch.randn(2, 4), parameter(16, 3), parameter(16, 4)),
+    ),
+    "kept_cache": (lambda k, n: (k[:, 2:3].copy_(n), k.sum(1)), lambda: (torch.zeros(2, 4, 3), torch.randn(2, 1, 3))),
+    "gradient_inside": (
+        lambda x, w: (lambda l: (l, *torch.autograd.grad(l, [x, w])))(((x * w).tanh()).sum()),
+        lambda: (leaf(3), parameter(3)),
+    ),
+    "double_gradient_inside": (
+        lambda x: (lambda g: torch.autograd.grad(g.sum(), x)[0])(torch.autograd.grad((x**3).sum(), x, create_graph=True)[0]),
+        lambda: (leaf(3),),
+    ),
+}
+
+
+@both
+@pytest.mark.parametrize("name", CASES)
+def test_equals_eager(name, backend, exact):
+    function, arguments = CASES[name]
+    check(function, *arguments(), backend=backend, exact=exact, backward=name != "gradient_inside")
