@@ -1,12 +1,15 @@
 """Weighted minimax polynomials (Remez exchange), coefficients rounded to the working precision one after the other.
 
 This is where the coefficients in `stator.emit.cpu.math_*` come from: `python tests/emit_math/fit.py` prints them all.
-Rounding the lowest coefficient first and fitting the rest again lets the later ones absorb its error.
+Rounding the lowest coefficient first and fitting the rest again lets the later ones absorb its error. exp's own
+coefficients are Sleef's, whose bits it gives.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import mpmath as mp
 import numpy as np
@@ -57,15 +60,17 @@ def remez(
     return best
 
 
-def fit(
-    target: Function, weight: Function, low: float, high: float, powers: list[int], kind: type = np.float32
-) -> tuple[list[float], float]:
-    """As `remez`, with every coefficient rounded to `kind`."""
+def rounded(target: Function, weight: Function, low: float, high: float, powers: list[int], kind: type) -> list[float]:
+    """As `remez`, with every coefficient rounded on its own: enough where they fall off quickly."""
+    return [float(kind(float(c))) for c in remez(target, weight, low, high, powers)[0]]
+
+
+def refitted(target: Function, weight: Function, low: float, high: float, powers: list[int], kind: type) -> list[float]:
+    """As `remez`, with the lowest coefficient rounded and the others fitted again, and so on upwards."""
     fixed: list[float] = []
-    error = mp.mpf(0)
     for index in range(len(powers)):
         known = list(zip(fixed, powers, strict=False))
-        found, error = remez(
+        found, _ = remez(
             lambda x, known=known: target(x) - sum(mp.mpf(c) * x**p for c, p in known),
             weight,
             low,
@@ -73,11 +78,29 @@ def fit(
             powers[index:],
         )
         fixed.append(float(kind(float(found[0]))))
-    grid = [low + (high - low) * mp.mpf(i) / 997 for i in range(998)]
-    error = max(
-        abs(weight(x) * (target(x) - sum(mp.mpf(c) * x**p for c, p in zip(fixed, powers, strict=True)))) for x in grid
-    )
-    return fixed, float(error)
+    return fixed
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One table of coefficients: where it stands, what it approximates in x with which weight, and where."""
+
+    place: str
+    target: Function
+    weight: Function
+    low: float
+    high: float
+    count: int
+    kind: type = np.float32
+    method: Callable[..., list[float]] = refitted
+
+    def coefficients(self) -> list[float]:
+        return self.method(self.target, self.weight, self.low, self.high, list(range(self.count)), self.kind)
+
+    def error(self, coefficients: list[float]) -> float:
+        grid = [self.low + (self.high - self.low) * mp.mpf(i) / 397 for i in range(398)]
+        difference = lambda x: self.target(x) - sum(mp.mpf(c) * x**k for k, c in enumerate(coefficients))
+        return float(max(abs(self.weight(x) * difference(x)) for x in grid))
 
 
 def series(function: Function, order: int) -> Function:
@@ -102,89 +125,91 @@ LN2 = mp.log(2)
 HALF = float(LN2 / 2) * 1.001
 
 
-def log_core(f: mp.mpf) -> mp.mpf:
-    return mp.log1p(f)
+ROOT_PI = mp.sqrt(mp.pi)
 
 
-FITS: dict[str, tuple[Function, Function, float, float, list[int], type]] = {
-    # exp(r) = 1 + r + r^2 q(r); the error counts as r^2 times q's
-    "exp": (series(mp.exp, 2), lambda r: r * r * mp.exp(-r), -HALF, HALF, list(range(5)), np.float32),
-    # expm1(r) = r + r^2 q(r), relative to expm1
-    "expm1": (
-        series(mp.exp, 2),
-        lambda r: r * r / mp.expm1(r) if r else r,
-        -HALF,
-        HALF,
-        list(range(6)),
-        np.float32,
+def relative_to(function: Function, power: int) -> Function:
+    """The weight of an error in q where function(x) = ... + x**power q(x) and the result's own size counts."""
+    return lambda x: x**power / function(x) if x else mp.mpf(0)
+
+
+def erfc_scaled(t: mp.mpf) -> mp.mpf:
+    """(1 + 2a) exp(a*a) erfc(a) at a = 4 (1 + t) / (1 - t)."""
+    a = 4 * (1 + t) / (1 - t)
+    return (1 + 2 * a) * mp.exp(a * a) * mp.erfc(a)
+
+
+def erfinv_centre(w: mp.mpf) -> mp.mpf:
+    x = mp.sqrt(1 - mp.exp(-w)) if w else mp.mpf(0)
+    return mp.erfinv(x) / x if x else ROOT_PI / 2
+
+
+def erfinv_tail(t: mp.mpf) -> mp.mpf:
+    """erfinv(x) / x at -log(1 - x*x) = (3.2 + t)**2, by Newton's method on erfc, which keeps 1 - x."""
+    w = (mp.mpf(3.2) + t) ** 2
+    x = mp.sqrt(1 - mp.exp(-w))
+    rest, y = mp.exp(-w) / (1 + x), mp.sqrt(w)
+    for _ in range(60):
+        difference = mp.erfc(y) - rest
+        y += difference * ROOT_PI / 2 * mp.exp(y * y)
+        if abs(difference) < rest * mp.mpf(10) ** -30:
+            break
+    return y / x
+
+
+def erf_excess(s: mp.mpf) -> mp.mpf:
+    return mp.erf(mp.sqrt(s)) / mp.sqrt(s) - 1 if s else 2 / ROOT_PI - 1
+
+
+def log_erfc(v: mp.mpf) -> mp.mpf:
+    return mp.log(mp.erfc(1 + 5 * v))
+
+
+LOG_REST = series(mp.log1p, 3)
+LOG2_REST = series(lambda x: mp.log1p(x) / LN2, 1)
+EVEN: Function = lambda s: s
+FLAT: Function = lambda s: mp.mpf(1)
+
+FITS = [
+    Fit("math_exp.SINGLE.expm1", series(mp.exp, 2), relative_to(mp.expm1, 2), -HALF, HALF, 6),
+    Fit("math_exp.EXP2", series(lambda r: mp.exp(r * LN2), 1), EVEN, -0.505, 0.505, 6),
+    Fit("math_exp.TANH", square_series(mp.tanh, 3), EVEN, 0.0, 0.40, 5),
+    Fit("math_exp.SINH", square_series(mp.sinh, 3), EVEN, 0.0, 1.01, 4),
+    Fit(
+        "math_exp.DOUBLE_.expm1[1:]", series(mp.exp, 3), relative_to(mp.expm1, 3), -HALF, HALF, 10, np.float64, rounded
     ),
-    "exp2": (
-        series(lambda r: mp.exp(r * LN2), 1),
-        lambda r: r,
-        -0.505,
-        0.505,
-        list(range(6)),
-        np.float32,
+    Fit("math_log.LOG", LOG_REST, relative_to(mp.log1p, 3), -0.2929, 0.4143, 9),
+    Fit("math_log.LOG_75", LOG_REST, relative_to(mp.log1p, 3), -0.251, 0.501, 9),
+    Fit("math_log.LOG2_DOUBLE", LOG2_REST, EVEN, -0.251, 0.501, 15, np.float64),
+    Fit("math_trig.SIN", square_series(mp.sin, 3), EVEN, 0.0, 2.53, 5),
+    Fit("math_trig.TAN", square_series(mp.tan, 3), EVEN, 0.0, 0.63, 7),
+    Fit("math_inverse.ASIN", square_series(mp.asin, 3), EVEN, 0.0, 0.2501, 5),
+    Fit("math_inverse.ATAN", square_series(mp.atan, 3), EVEN, 0.0, 1.0, 8),
+    Fit("math_special.ERF_SMALL", erf_excess, FLAT, 0.0, 0.87, 7),
+    Fit("math_special.ERF_LARGE", lambda a: mp.log(mp.erfc(a)) / a, lambda a: a * mp.erfc(a) / mp.erf(a), 0.9, 4.0, 8),
+    Fit("math_special.ERF_SMALL_DOUBLE", erf_excess, FLAT, 0.0, 1.01, 13, np.float64, rounded),
+    Fit(
+        "math_special.ERF_LARGE_DOUBLE", log_erfc, lambda v: mp.erfc(1 + 5 * v) / mp.erf(1 + 5 * v), -0.0001, 1.0, 21,
+        np.float64, rounded,
     ),
-    # log1p(f) = f - f^2/2 + f^3 q(f), relative to log1p
-    "log": (series(log_core, 3), lambda f: f**3 / mp.log1p(f) if f else f, -0.2929, 0.4143, list(range(9)), np.float32),
-    # sin(r) = r + r^3 q(r^2)
-    "sin": (square_series(mp.sin, 3), lambda s: s, 0.0, 2.53, list(range(5)), np.float32),
-    "tan": (square_series(mp.tan, 3), lambda s: s, 0.0, 0.63, list(range(7)), np.float32),
-    "log2_f64": (
-        series(lambda f: mp.log1p(f) / LN2, 1),
-        lambda f: f,
-        -0.2929,
-        0.4143,
-        list(range(15)),
-        np.float64,
-    ),
-    # erf(a) = a + a q(a^2) below one; above it ln(1 - erf(a)) is a polynomial in a
-    "erf_small": (
-        lambda s: mp.erf(mp.sqrt(s)) / mp.sqrt(s) - 1 if s else 2 / mp.sqrt(mp.pi) - 1,
-        lambda s: mp.mpf(1),
-        0.0,
-        0.87,
-        list(range(7)),
-        np.float32,
-    ),
-    "erf_large": (
-        lambda a: mp.log(mp.erfc(a)) / a,
-        lambda a: a * mp.erfc(a) / mp.erf(a),
-        0.9,
-        4.0,
-        list(range(8)),
-        np.float32,
-    ),
-    "tanh_small": (square_series(mp.tanh, 3), lambda s: s, 0.0, 0.40, list(range(5)), np.float32),
-    "asin": (square_series(mp.asin, 3), lambda s: s, 0.0, 0.2501, list(range(5)), np.float32),
-    "log75": (series(log_core, 3), lambda f: f**3 / mp.log1p(f) if f else f, -0.251, 0.501, list(range(9)), np.float32),
-    "sinh": (square_series(mp.sinh, 3), lambda s: s, 0.0, 1.01, list(range(4)), np.float32),
-    "log2_f64_75": (
-        series(lambda f: mp.log1p(f) / LN2, 1),
-        lambda f: f,
-        -0.251,
-        0.501,
-        list(range(15)),
-        np.float64,
-    ),
-    "atan": (square_series(mp.atan, 3), lambda s: s, 0.0, 1.0, list(range(8)), np.float32),
-    "exp_f64": (series(mp.exp, 2), lambda r: r * r * mp.exp(-r), -HALF, HALF, list(range(10)), np.float64),
-    "expm1_f64": (
-        series(mp.exp, 2),
-        lambda r: r * r / mp.expm1(r) if r else r,
-        -HALF,
-        HALF,
-        list(range(11)),
-        np.float64,
-    ),
-}
+    Fit("math_special.ERFC", erfc_scaled, lambda t: 1 / erfc_scaled(t), -1.0, 0.4401, 12, method=rounded),
+    Fit("math_special.ERFINV_CENTRE", erfinv_centre, lambda w: 1 / erfinv_centre(w), 0.0, 5.0, 12, method=rounded),
+    Fit("math_special.ERFINV_TAIL", erfinv_tail, lambda t: 1 / erfinv_tail(t), -0.97, 1.0, 11, method=rounded),
+]  # fmt: skip
+
+
+def in_source(place: str) -> list[float]:
+    """The table as it stands in the source."""
+    module, expression = place.split(".", 1)
+    loaded = importlib.import_module(f"stator.emit.cpu.{module}")
+    return list(eval(expression, vars(loaded)))
 
 
 if __name__ == "__main__":
     import sys
 
-    for name in sys.argv[1:] or FITS:
-        coefficients, worst = fit(*FITS[name])
-        print(f"{name}: error 2^{float(mp.log(worst, 2)):.2f}")
-        print("    " + ", ".join(repr(c) for c in coefficients))
+    for row in FITS:
+        if not sys.argv[1:] or row.place in sys.argv[1:]:
+            found = row.coefficients()
+            print(f"{row.place}: error 2^{float(mp.log(row.error(found), 2)):.2f}")
+            print("    " + ", ".join(repr(c) for c in found))
