@@ -103,13 +103,13 @@ def remember_lines(lines: Iterable[tuple[str, int, str]]) -> None:
 
 
 def locations(record: Record) -> Iterator[Location]:
-    """The user lines a record points at."""
+    """The user lines a record points at, each once."""
     if record.location is not None:
         yield record.location
     fields = record.fields
     rows = fields.get({"guards": "guards", "recompile": "misses"}.get(record.kind, "")) or ()
-    candidates = [fields.get("user_line"), *(fields.get("user_lines") or ()), *(row.get("at") for row in rows)]
-    for value in candidates:
+    places = {id(row["at"]): row["at"] for row in rows if row["at"] is not None}  # one list for many guards
+    for value in (fields.get("user_line"), *(fields.get("user_lines") or ()), *places.values()):
         location = location_from(value)
         if location is not None:
             yield location
@@ -187,14 +187,21 @@ def guard_rows(tree: Any) -> list[dict[str, Any]]:
     if not isinstance(tree, SourceTree):
         return [{"source": "", "kind": "", "text": _short(str(item)), "at": None} for item in _items(tree)]
     names: dict[int, str] = {}
+    places: dict[tuple[int, str], list[Any]] = {}
     rows: list[dict[str, Any]] = []
     for node in tree.nodes():
         base = "" if node.parent is None else names[id(node.parent)]
         name = names[id(node)] = tree.describe_step(base, node.step, node.key)
         for guard in node.guards.values():
             form = GUARD_TEXT.get(guard.kind, "{source}: " + guard.kind + " {expected}")
+            at = None
+            location = guard.location
+            if location is not None:
+                key = (location.line, location.file)
+                at = places.get(key)  # one list for all guards of a line
+                if at is None:
+                    at = places[key] = location_json(location)
             text = form.format(source=name, expected=expected_text(guard.expected))
-            at = None if guard.location is None else location_json(guard.location)
             rows.append({"source": name, "kind": guard.kind, "text": text, "at": at})
     return rows
 

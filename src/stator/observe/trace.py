@@ -33,6 +33,8 @@ from stator.observe.records import Record, render
 from stator.observe.trace_format import SHORT_KINDS, Encoder
 
 UNTRACED = frozenset({"trace_source", "trace_bytecode", "bytecode", "progress"})
+# What these refer to is read only once it is emitted (see values/source), so the writer renders them.
+_LATE = frozenset({"guards"})
 _QUEUE_LENGTH = 20_000
 _NEARLY_FULL = 0.9
 
@@ -71,7 +73,7 @@ class TraceWriter:
 
     def _begin(self) -> None:
         """State of one process; a forked child begins again."""
-        self.queue: deque[Record] = deque()
+        self.queue: deque[Record | Event] = deque()
         self.awake = threading.Event()
         self.idle = threading.Event()
         self.idle.set()
@@ -99,7 +101,7 @@ class TraceWriter:
             self.lost += 1
             return
         self.idle.clear()
-        self.queue.append(render(event))
+        self.queue.append(event if event.kind in _LATE else render(event))
         if self.thread is None:
             self._start_thread()
         self.awake.set()
@@ -116,7 +118,8 @@ class TraceWriter:
             self.awake.clear()
             try:
                 while self.queue:
-                    record = self.queue.popleft()
+                    handed_over = self.queue.popleft()
+                    record = render(handed_over) if isinstance(handed_over, Event) else handed_over
                     try:
                         self._write(record)
                     except (TypeError, ValueError, KeyError, AttributeError) as error:  # a record nobody foresaw

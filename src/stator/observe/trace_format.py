@@ -230,10 +230,16 @@ def _compile_end(encoder: Encoder, record: Record) -> Iterator[Native]:
 
 def _guards(encoder: Encoder, record: Record) -> Iterator[Native]:
     rows = []
+    asked: dict[int, str] = {0: ""}
     for row in record.fields["guards"]:
-        at = location_from(row["at"])
-        asked = f"    # {advice.place(at)}" if at else ""
-        rows.append({"code": row["text"] + asked, "user_stack": encoder.frames([], at) if at else None, "stator": row})
+        at, text = row["at"], row["text"]
+        key = id(at) if at else 0
+        if key not in asked:
+            asked[key] = f"    # {advice.place(location_from(at))}"
+        # tlparse shows `code`, so it names the user's line too; the rest of a row is ours.
+        rows.append(
+            {"code": text + asked[key], "text": len(text), "source": row["source"], "kind": row["kind"], "at": at}
+        )
     yield "dynamo_guards", {}, rows, "guards"
 
 
@@ -365,10 +371,14 @@ def read(path: str | Path) -> Trace:
     return trace
 
 
+def _guard_row(row: dict[str, Any]) -> dict[str, Any]:
+    return {"source": row["source"], "kind": row["kind"], "text": row["code"][: row["text"]], "at": row["at"]}
+
+
 def _resolved(record: Record, payloads: dict[str, str]) -> Record:
     for name, value in record.fields.items():
         if isinstance(value, dict) and _REFERENCE in value:
             text = payloads[value[_REFERENCE]]
             is_text = value.get("form") == "text"
-            record.fields[name] = text if is_text else [row["stator"] for row in json.loads(text)]
+            record.fields[name] = text if is_text else [_guard_row(row) for row in json.loads(text)]
     return record

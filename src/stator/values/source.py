@@ -39,6 +39,7 @@ from typing import Any
 from stator.events import Location
 
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+_WRITTEN = (str, int, float, bool, bytes, complex, type(None))
 ROOTS = frozenset({"LOCAL", "CELL", "FUNCTION", "CONST", "STATE"})
 STEPS = frozenset(
     {
@@ -52,8 +53,8 @@ GUARD_KINDS: dict[str, str] = {
     "TYPE_IS": "expected: a type; type(value) is expected",
     "IS": "expected: an object; value is expected (None, booleans, functions, classes, modules, enum members)",
     "IS_NOT": "expected: an object; value is not expected (a missing-argument sentinel, None)",
-    "EQUALS": "expected: int, float, complex, str, bytes, or tuples, frozensets, slices of these, torch.Size, dtype-like "
-    "constants; same exact type and equal, floats bit by bit",
+    "EQUALS": "expected: int, float, complex, str, bytes, or tuples, frozensets, slices of these, torch.Size, "
+    "dtype-like constants; same exact type and equal, floats bit by bit",
     "LENGTH": "expected: int; length of a list, tuple, dict, set, deque, str or bytes by its C storage",
     "KEYS": "expected: tuple; the dict's keys in order are equal to these constants (EQUALS-like, or IS for objects)",
     "HAS_KEY": "expected: constant; the dict has the key",
@@ -62,8 +63,8 @@ GUARD_KINDS: dict[str, str] = {
     "LACKS_ATTR": "expected: name; the instance `__dict__` (if any) lacks it",
     "LOOKUP_ABSENT": "expected: name; no class in the MRO of the value, a class, has it",
     "TENSOR": "expected: TensorExpectation",
-    "MODULE_CALL": "expected: None; calling the nn.Module goes straight to its class's forward: no hooks of its own, no "
-    "`forward` or `_compiled_call_impl` or `__call__` in its instance dict",
+    "MODULE_CALL": "expected: None; calling the nn.Module goes straight to its class's forward: no hooks of its own, "
+    "no `forward` or `_compiled_call_impl` or `__call__` in its instance dict",
     "CODE_IS": "expected: a code object; the value is a Python function with that code",
     "SAME": "expected: another Source; the two values are one object",
     "DIFFERENT": "expected: tuple of other Sources; this value is none of these objects",
@@ -117,6 +118,11 @@ class Guard:
     location: Location | None = None
 
 
+def _text(key: Any) -> str:
+    """A key as written, if writing it runs no code of the user's."""
+    return repr(key) if type(key) in _WRITTEN else f"<{type(key).__name__}>"
+
+
 class Source:
     """A node of the tree. Made by `SourceTree` roots and by `child`, never directly."""
 
@@ -166,6 +172,23 @@ class Source:
         return self.tree.describe_step(base, self.step, self.key)
 
     __repr__ = __str__
+
+
+_STEP_FORMS: dict[str, str] = {
+    "ATTR": "{base}.{key}",
+    "SLOT": "{base}.{key}",
+    "DICT": "{base}.__dict__",
+    "INDEX": "{base}[{key!r}]",
+    "KEY": "{base}[{key!r}]",
+    "DICT_KEY": "list({base})[{key}]",
+    "TYPE": "type({base})",
+    "LOOKUP": "{base}.{key}",
+    "CONTENTS": "{base}.cell_contents",
+    "SIZE": "{base}.size({key})",
+    "STRIDE": "{base}.stride({key})",
+    "OFFSET": "{base}.storage_offset()",
+    "GRAD": "{base}.grad",
+}
 
 
 class SourceTree:
@@ -225,24 +248,9 @@ class SourceTree:
             return "global state"
         if step == "CONST":
             name = self.const_names.get(id(key))
-            if name is None and isinstance(key, _NAMED):  # nothing else is asked: an object's own getattr may run
+            if name is None and issubclass(type(key), _NAMED):  # nothing else is asked: an object's own getattr may run
                 name = getattr(key, "__qualname__", None) or getattr(key, "__name__", None)
             return name or type(key).__name__
-        if step in ("ATTR", "SLOT"):
-            return f"{base}.{key}"
         if step == "KEY" and base in ("G", "builtins"):
             return str(key)
-        forms = {
-            "DICT": f"{base}.__dict__",
-            "INDEX": f"{base}[{key!r}]",
-            "KEY": f"{base}[{key!r}]",
-            "DICT_KEY": f"list({base})[{key}]",
-            "TYPE": f"type({base})",
-            "LOOKUP": f"{base}.{key}",
-            "CONTENTS": f"{base}.cell_contents",
-            "SIZE": f"{base}.size({key})",
-            "STRIDE": f"{base}.stride({key})",
-            "OFFSET": f"{base}.storage_offset()",
-            "GRAD": f"{base}.grad",
-        }
-        return forms[step]
+        return _STEP_FORMS[step].format(base=base, key=key)
