@@ -1,7 +1,7 @@
 """The native machine and the Python reference answer alike, whatever happens to the objects between two calls.
 
-A world of nested objects is made at random, a guard tree is hung on what is there, and then the world is changed step by
-step. One program sees the whole history, so facts it recorded earlier have to notice each change.
+A world of nested objects is made at random, a guard tree is hung on what is there, and then the world is changed step
+by step. One program sees the whole history, so facts it recorded earlier have to notice each change.
 """
 
 import collections
@@ -358,9 +358,7 @@ def test_native_and_reference_agree(seed):
             if rng.random() < 0.1:
                 mutate_class(rng)
             elif found:
-                with contextlib.suppress(
-                    AttributeError, KeyError, RuntimeError, TypeError
-                ):  # a broken world is a world
+                with contextlib.suppress(AttributeError, KeyError, RuntimeError, TypeError):
                     mutate(rng.choice(list(found.values())), rng)
             if rng.random() < 0.2:
                 found = None

@@ -49,7 +49,8 @@ class TailCall:
     def __init__(self, callable: Callable[..., Any], *args: Any) -> None: ...
 
 class Dispatcher:
-    __wrapped__: FunctionType
+    __wrapped__: Any
+    __stator_function__: FunctionType
     __code__: CodeType
     __name__: str
     __qualname__: str

@@ -11,7 +11,6 @@ What the native machine cannot decide exactly is left to the Python reference (t
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -23,11 +22,12 @@ from stator.guards.modes import modes_match, read_like
 from stator.guards.plan import guard_order, is_deferred, roots_in_order
 from stator.guards.reference import tensor_matches
 from stator.guards.size_program import HIGHEST, LOWEST, SizeProgram
-from stator.guards.storage import follow, issubclass_exact
+from stator.guards.storage import follow
+from stator.guards.weak import is_held_weakly
 from stator.values.source import Guard, ModesExpectation, Source, SourceTree, TensorExpectation
 
 OPCODES: dict[str, int] = core.OPCODES
-TYPED, VERSIONED, HELD = 1, 2, 4
+TYPED, VERSIONED, HELD, WEAK = 1, 2, 4, 8
 ALL_KEYS = 2**64 - 1
 ROOT_NONE, ROOT_FUNCTION = -1, -2
 
@@ -38,6 +38,8 @@ INTEGER_STEPS = {"SIZE": 0, "STRIDE": 1, "OFFSET": 2}
 INTEGER_KINDS = frozenset({"EQUALS", "RANGE", "TYPE_IS", "SIZES"})
 # Instructions that read the dict in their source register, and so record its version.
 DICT_READERS = frozenset({"KEY", "DICT_KEY", "KEYS", "HAS_KEY", "LACKS_KEY"})
+# Instructions whose object is a key.
+KEY_READERS = frozenset({"KEY", "HAS_KEY", "LACKS_KEY"})
 # Instructions that record the type of their source register.
 TYPE_READERS = DICT_READERS | {
     "TYPE_IS",
@@ -59,16 +61,6 @@ PLAIN_MODES = (
     "grad_enabled", "inference_mode", "torch_function_enabled", "torch_function_modes", "torch_dispatch_modes",
 )  # fmt: skip
 SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
-
-
-def is_held_weakly(value: object) -> bool:
-    """Whether an entry refers to this object without keeping it alive."""
-    kind = type(value)
-    if issubclass_exact(kind, type) or issubclass_exact(kind, types.ModuleType):
-        return False
-    if kind in (types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType, types.WrapperDescriptorType):
-        return False
-    return bool(kind.__weakrefoffset__)
 
 
 class _Group:
@@ -246,6 +238,10 @@ class _Compiler:
                 group.typed.add(source)
             if name in DICT_READERS:
                 group.versioned.add(source)
+        if name in KEY_READERS and is_held_weakly(value):
+            flags |= WEAK
+        elif name == "KEYS":
+            value = [(key, is_held_weakly(key)) for key in value]
         row = (OPCODES[name], destination, source, number, flags, value)
         (group.stable if stable else group.volatile).append(row)
 

@@ -22,6 +22,13 @@ NUMBER_TYPES = frozenset({float, complex})
 VALUE_TYPES = PLAIN_TYPES | NUMBER_TYPES | {tuple, frozenset, slice, range, torch.Size}
 
 
+class _Dead:
+    """What no value is: stands for an object that died."""
+
+
+DEAD = _Dead()
+
+
 def _bits(value: float | complex) -> bytes:
     if isinstance(value, complex):
         return struct.pack("<dd", value.real, value.imag)

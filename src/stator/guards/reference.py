@@ -32,6 +32,7 @@ from stator.guards.storage import (
     lookup,
     plain_tensor,
 )
+from stator.guards.weak import Weak, expected_now, strongly
 from stator.values.source import Guard, Source, SourceTree, TensorExpectation
 
 HOOK_DICTS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
@@ -56,6 +57,8 @@ class Miss:
 
 def short(value: Any) -> str:
     """A short text for a value, running no user code: plain constants as written, all else by its type."""
+    if type(value) is Weak:
+        return value.text
     if isinstance_exact(value, type):
         return f"{type.__dict__['__module__'].__get__(value)}.{type.__dict__['__qualname__'].__get__(value)}"
     if is_value(value) or type(value) in (torch.dtype, torch.layout, torch.memory_format):
@@ -247,9 +250,9 @@ class Evaluation:
             raise Unreachable(self.unreachable[node])
         try:
             if node.parent is None:
-                value = follow_root(node.step, node.key, self.function, self.arguments)
+                value = follow_root(node.step, strongly(node.key), self.function, self.arguments)
             else:
-                value = follow(node.step, node.key, self.value(node.parent))
+                value = follow(node.step, strongly(node.key), self.value(node.parent))
         except Unreachable as error:
             self.unreachable[node] = str(error)
             raise
@@ -267,7 +270,7 @@ class Evaluation:
             if guard.kind == "SIZES":
                 program = guard.expected
                 return bool(program.holds({source: self.value(source) for source in program.sources()}))
-            return HOLDS[guard.kind](value, guard.expected)
+            return HOLDS[guard.kind](value, expected_now(guard))
         except Unreachable:
             return False
 

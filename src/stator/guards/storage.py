@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from stator.guards.constants import same_constant
+from stator.guards.constants import DEAD, same_constant
 
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
@@ -231,6 +231,8 @@ def follow_root(step: str, key: Any, function: Any, arguments: tuple[Any, ...]) 
             raise Unreachable(f"no closure cell {key}")
         return _follow_contents(closure[key], None)
     if step == "CONST":
+        if key is DEAD:
+            raise Unreachable("the object is gone")
         return key
     if step == "STATE":
         return None

@@ -29,7 +29,8 @@ bool ordered_keys_readable(void);
 bool is_ordered_dict(PyObject *dict);
 const void *ordered_state_address(PyObject *dict);
 PyObject *dict_key_at(PyObject *dict, Py_ssize_t index);
-bool dict_keys_are(PyObject *dict, PyObject *expected);
+/* Members of `expected` that are weak references with that callback stand for what they refer to. */
+bool dict_keys_are(PyObject *dict, PyObject *expected, PyObject *callback);
 Py_ssize_t storage_length(PyObject *value, const void **address); /* -1: no length by C storage */
 PyObject **object_member(PyObject *value, PyObject *descriptor, PyObject *name, bool *none_when_empty);
 PyObject *sequence_item(PyObject *value, Py_ssize_t index);

@@ -315,6 +315,11 @@ static int set_named(Dispatcher *self, PyObject *value, void *name) {
     return set_own(self, name, value);
 }
 
+static PyObject *get_wrapped(Dispatcher *self, void *name) {
+    PyObject *own = self->attributes == NULL ? NULL : PyDict_GetItemString(self->attributes, name);
+    return Py_NewRef(own != NULL ? own : self->function);
+}
+
 static PyObject *dispatcher_repr(Dispatcher *self) {
     PyObject *name = get_own_or_function(self, "__qualname__");
     if (name == NULL) {
@@ -341,7 +346,7 @@ static PyMethodDef dispatcher_own_methods[] = {
 };
 
 static PyMemberDef dispatcher_members[] = {
-    {"__wrapped__", T_OBJECT, offsetof(Dispatcher, function), READONLY, "the function it stands for"},
+    {"__stator_function__", T_OBJECT, offsetof(Dispatcher, function), READONLY, "the function it stands for"},
     {"__stator_table__", T_OBJECT, offsetof(Dispatcher, table), READONLY, "its EntryTable"},
     {"__stator_on_miss__", T_OBJECT, offsetof(Dispatcher, on_miss), READONLY, "what it calls when no entry matches"},
     {NULL},
@@ -349,6 +354,7 @@ static PyMemberDef dispatcher_members[] = {
 
 static PyGetSetDef dispatcher_fields[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {"__wrapped__", (getter)get_wrapped, (setter)set_named, "the function it stands for", "__wrapped__"},
     {"__name__", (getter)get_named, (setter)set_named, NULL, "__name__"},
     {"__qualname__", (getter)get_named, (setter)set_named, NULL, "__qualname__"},
     {"__doc__", (getter)get_named, (setter)set_named, NULL, "__doc__"},

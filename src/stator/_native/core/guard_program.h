@@ -68,6 +68,7 @@ enum {
     TYPED = 1,     /* the type of s has its fact already */
     VERSIONED = 2, /* the version of dict s has its fact already */
     HELD = 4,      /* s cannot have been dropped and replaced while the facts hold */
+    WEAK = 8,      /* o, a key, is a weak reference to the key */
 };
 
 typedef struct {
@@ -213,6 +214,15 @@ bool sizes_hold(const SizeCheck *check, const Run *run);
 bool in_range(const RangeCheck *check, int64_t value);
 bool size_check_init(GuardProgram *program, SizeCheck *check, PyObject *row);
 bool range_check_init(RangeCheck *check, PyObject *row);
+
+/* The key of an instruction; NULL if it died. */
+static inline PyObject *key_of(const Instruction *instruction) {
+    if (LIKELY(!(instruction->flags & WEAK))) {
+        return instruction->object;
+    }
+    PyObject *key = ((PyWeakReference *)instruction->object)->wr_object;
+    return key == Py_None ? NULL : key;
+}
 
 /* steps.c: instructions that take more than a line */
 int load_dict(Run *run, const Instruction *instruction, PyObject *value);

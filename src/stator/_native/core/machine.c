@@ -61,11 +61,11 @@ static int run_range(Run *run, int32_t start, int32_t stop) {
                      : ((PyWeakReference *)instruction->object)->wr_object)
         case OP_DICT: DELEGATE(load_dict(run, instruction, value))
         case OP_KEY:
-            if (UNLIKELY(!PyDict_Check(value))) {
+            if (UNLIKELY(!PyDict_Check(value) || key_of(instruction) == NULL)) {
                 return FAILS;
             }
             record_dict(run, instruction, value);
-            LOAD(dict_find(value, instruction->object))
+            LOAD(dict_find(value, key_of(instruction)))
         case OP_INDEX: DELEGATE(load_index(run, instruction, value))
         case OP_DICT_KEY:
             if (UNLIKELY(!PyDict_Check(value))) {
@@ -109,17 +109,17 @@ static int run_range(Run *run, int32_t start, int32_t stop) {
         case OP_LENGTH: DELEGATE(check_length(run, instruction, value))
         case OP_KEYS: DELEGATE(check_keys(run, instruction, value))
         case OP_HAS_KEY:
-            if (UNLIKELY(!PyDict_Check(value))) {
+            if (UNLIKELY(!PyDict_Check(value) || key_of(instruction) == NULL)) {
                 return FAILS;
             }
             record_dict(run, instruction, value);
-            REQUIRE(dict_find(value, instruction->object) != NULL)
+            REQUIRE(dict_find(value, key_of(instruction)) != NULL)
         case OP_LACKS_KEY:
-            if (UNLIKELY(!PyDict_Check(value))) {
+            if (UNLIKELY(!PyDict_Check(value) || key_of(instruction) == NULL)) {
                 return FAILS;
             }
             record_dict(run, instruction, value);
-            REQUIRE(dict_find(value, instruction->object) == NULL)
+            REQUIRE(dict_find(value, key_of(instruction)) == NULL)
         case OP_MEMBERS:
             spoil(run);
             REQUIRE(PyAnySet_Check(value) && same_members(value, instruction->object))

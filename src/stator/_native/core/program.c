@@ -68,6 +68,32 @@ static bool allocate(void **into, Py_ssize_t count, size_t size) {
     return true;
 }
 
+static bool op_takes_key(int op) {
+    return op == OP_KEY || op == OP_HAS_KEY || op == OP_LACKS_KEY;
+}
+
+/* rows: list of (key, whether it is held weakly); a weak one is told apart by its callback. */
+static PyObject *read_keys(GuardProgram *program, PyObject *rows) {
+    if (!PyList_Check(rows)) {
+        PyErr_SetString(PyExc_TypeError, "KEYS takes a list of keys");
+        return NULL;
+    }
+    PyObject *keys = PyTuple_New(PyList_GET_SIZE(rows));
+    for (Py_ssize_t index = 0; keys != NULL && index < PyTuple_GET_SIZE(keys); index++) {
+        PyObject *key;
+        int weak;
+        PyObject *kept = PyArg_ParseTuple(PyList_GET_ITEM(rows, index), "Op", &key, &weak)
+                             ? (weak ? weak_reference(program, key) : Py_NewRef(key))
+                             : NULL;
+        if (kept == NULL) {
+            Py_CLEAR(keys);
+        } else {
+            PyTuple_SET_ITEM(keys, index, kept);
+        }
+    }
+    return keys;
+}
+
 /* row: (opcode, destination, source, number, flags, object) */
 static bool read_instructions(GuardProgram *program, PyObject *rows) {
     Py_ssize_t count = PyList_GET_SIZE(rows);
@@ -90,8 +116,10 @@ static bool read_instructions(GuardProgram *program, PyObject *rows) {
             PyErr_Format(PyExc_ValueError, "instruction %zd is malformed", index);
             return false;
         }
-        bool weak = op == OP_CONST_WEAK || op == OP_IS_WEAK;
-        PyObject *kept = weak ? weak_reference(program, object) : Py_NewRef(object);
+        bool weak = op == OP_CONST_WEAK || op == OP_IS_WEAK || (op_takes_key(op) && (flags & WEAK));
+        PyObject *kept = weak            ? weak_reference(program, object)
+                         : op == OP_KEYS ? read_keys(program, object)
+                                         : Py_NewRef(object);
         if (kept == NULL) {
             return false;
         }

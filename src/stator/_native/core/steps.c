@@ -137,7 +137,7 @@ int check_keys(Run *run, const Instruction *instruction, PyObject *value) {
         }
         record_pointer(run, ordered_state_address(value));
     }
-    return dict_keys_are(value, instruction->object);
+    return dict_keys_are(value, instruction->object, run->program->watch);
 }
 
 /* Names whose presence in the instance dict diverts a module's call, and dicts that have to be empty. */

@@ -174,7 +174,15 @@ PyObject *dict_key_at(PyObject *dict, Py_ssize_t index) {
     return NULL;
 }
 
-bool dict_keys_are(PyObject *dict, PyObject *expected) {
+static bool is_expected_key(PyObject *key, PyObject *expected, PyObject *callback) {
+    if (UNLIKELY(callback != NULL && PyWeakref_CheckRefExact(expected) &&
+                 ((PyWeakReference *)expected)->wr_callback == callback)) {
+        return key == ((PyWeakReference *)expected)->wr_object;
+    }
+    return same_constant(key, expected);
+}
+
+bool dict_keys_are(PyObject *dict, PyObject *expected, PyObject *callback) {
     Py_ssize_t count = PyTuple_GET_SIZE(expected);
     if (((PyDictObject *)dict)->ma_used != count) {
         return false;
@@ -182,7 +190,7 @@ bool dict_keys_are(PyObject *dict, PyObject *expected) {
     if (is_ordered_dict(dict)) {
         OrderedNode *node = ordered_known ? ((OrderedDict *)dict)->first : NULL;
         for (Py_ssize_t index = 0; index < count; index++, node = node->next) {
-            if (node == NULL || !same_constant(node->key, PyTuple_GET_ITEM(expected, index))) {
+            if (node == NULL || !is_expected_key(node->key, PyTuple_GET_ITEM(expected, index), callback)) {
                 return false;
             }
         }
@@ -191,7 +199,7 @@ bool dict_keys_are(PyObject *dict, PyObject *expected) {
     PyObject *key, *value;
     Py_ssize_t position = 0, index = 0;
     while (PyDict_Next(dict, &position, &key, &value)) {
-        if (index >= count || !same_constant(key, PyTuple_GET_ITEM(expected, index++))) {
+        if (index >= count || !is_expected_key(key, PyTuple_GET_ITEM(expected, index++), callback)) {
             return false;
         }
     }
