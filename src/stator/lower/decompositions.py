@@ -17,7 +17,7 @@ import torch
 from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stator.aot.dynamo_free import settle
+from stator.aot.dynamo_free import settle, settle_references
 
 aten = torch.ops.aten
 
@@ -116,6 +116,7 @@ def has_decomposition(operator: Any) -> bool:
 def expand(operator: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> tuple[list[Recorded], Any, Recorder]:
     """Run a decomposition on meta tensors: the calls it made, and which references it returned."""
     function = decomposition_table[operator]
+    settle_references()
     settle(function)
     recorder = Recorder()
     with recorder:

@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stator import aot
+from stator import aot, config
 from stator.emit import cpu
+from stator.runtime.cache import Cache, key_of
+from stator.runtime.program import ProgramBuilder
+
+
+class MachineCode:
+    """The persistent cache of object files, by the text of their source and everything it was made with."""
+
+    def __init__(self) -> None:
+        self._cache = Cache("objects")
+
+    def get(self, key: str) -> bytes | None:
+        return self._cache.get(key_of(key))
+
+    def put(self, key: str, data: bytes) -> None:
+        self._cache.put(key_of(key), data)
 
 
 def compile_graph(
     graph_module: Any, example_inputs: Sequence[Any], mode: str | None = None, options: Mapping[str, Any] | None = None
 ) -> Any:
     """Compile a captured graph."""
+    backend = aot.backend(functional_compiler(mode), decompositions=aot.decompositions.CORE)
+    return backend(graph_module, example_inputs)
+
+
+def functional_compiler(mode: str | None = None) -> Callable[[Any, Sequence[Any]], Any]:
+    """The compiler of functional graphs for the machine at hand."""
 
     def compiler(functional: Any, examples: Sequence[Any]) -> Any:
-        return cpu.compile_graph(functional, examples, options=cpu.Options())
+        objects = None if config.force_disable_caches else MachineCode()
+        options = cpu.Options(ProgramBuilder, objects=objects, mode=mode or "default")
+        return cpu.compile_graph(functional, examples, options=options)
 
-    return aot.backend(compiler, decompositions=aot.decompositions.CORE)(graph_module, example_inputs)
+    return compiler
