@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import platform
+
 import pytest
 import torch
 from runtime_helpers import build_native
@@ -239,6 +241,66 @@ def test_direct_operators_leave_other_layouts_to_the_dispatcher():
     meta = torch.empty(2, 2, device="meta")
     program, _ = program_of(aten.mm.default, (torch.eye(2), torch.eye(2)), {})
     assert program(meta, meta)[0].device.type == "meta"
+
+
+def small(module, added, left, right, beta=1.0, alpha=1.0, out=None):
+    """A product by BLAS alone, or None where it is left to ATen."""
+    out = torch.full((left.shape[0], right.shape[1]), 7.0, dtype=left.dtype) if out is None else out
+    return out if module.small_product(out, added, left, right, beta, alpha) else None
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="only used on x86")
+def test_small_products_by_blas_have_the_bits_of_aten(native_runtime):
+    module = native_runtime.module
+    torch.manual_seed(0)
+    for dtype in (torch.float32, torch.float64):
+        for m, k, n in ((2, 2, 2), (3, 4, 5), (8, 8, 8), (17, 33, 6), (64, 64, 64)):
+            lefts = (torch.randn(m, k, dtype=dtype), torch.randn(k, m, dtype=dtype).t())
+            for left in (*lefts, torch.randn(m, 2 * k, dtype=dtype)[:, k:]):
+                for right in (torch.randn(k, n, dtype=dtype), torch.randn(n, k, dtype=dtype).t()):
+                    assert torch.equal(small(module, None, left, right), torch.mm(left, right))
+                    wide, other = (torch.empty(m, n + 3, dtype=dtype)[:, :n] for _ in range(2))
+                    torch.mm(left, right, out=other)  # MKL rounds by the distance of rows, too
+                    assert torch.equal(small(module, None, left, right, out=wide), other)
+                    for added in (
+                        torch.randn(n, dtype=dtype),
+                        torch.randn(m, n, dtype=dtype),
+                        torch.randn(1, n, dtype=dtype),
+                    ):
+                        for beta, alpha in ((1.0, 1.0), (0.5, 2.0), (0.0, 1.0)):
+                            found = small(module, added, left, right, beta, alpha)
+                            assert torch.equal(found, torch.addmm(added, left, right, beta=beta, alpha=alpha))
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="only used on x86")
+def test_what_blas_must_not_compute_is_left_to_aten(native_runtime):
+    module = native_runtime.module
+    x = torch.randn(4, 4)
+    assert small(module, None, x, x) is not None
+    complex_numbers = torch.randn(4, 4, dtype=torch.complex64)
+    lazy = complex_numbers.conj().imag
+    assert lazy.is_neg()
+    for left, right in (
+        (lazy, x), (x, lazy), (x.half(), x.half()), (x.long(), x.long()), (complex_numbers, complex_numbers),
+        (x, x.double()), (x, torch.randn(3, 4)), (torch.randn(4, 1), torch.randn(1, 4)),
+        (torch.randn(4, 0), torch.randn(0, 4)), (torch.randn(8, 8)[::2, ::2], x), (x[0], x),
+        (torch.randn(1).expand(4, 4), x), (torch.randn(4, 300), torch.randn(300, 900)),
+    ):  # fmt: skip
+        out = torch.full((left.shape[0], right.shape[-1]), 7.0, dtype=left.dtype)
+        assert small(module, None, left, right, out=out) is None and bool((out == 7).all())
+    for out in (x, x.t(), torch.empty(4, 5), torch.empty(4, 4).t(), torch.empty(4, 4, dtype=torch.float64)):
+        assert small(module, None, x, x, out=out) is None
+    for added in (torch.randn(4, 1), torch.randn(()), torch.randn(4, 8)[:, ::2], lazy, torch.randn(4).double()):
+        assert small(module, added, x, x) is None
+    for precision in ("bf16", "tf32"):
+        before = torch.backends.mkldnn.matmul.fp32_precision
+        try:
+            torch.backends.mkldnn.matmul.fp32_precision = precision
+            assert small(module, None, x, x) is None
+            assert small(module, None, x.double(), x.double()) is not None
+        finally:
+            torch.backends.mkldnn.matmul.fp32_precision = before
+    assert small(module, None, x, x) is not None
 
 
 def test_every_direct_row_is_reached_directly(native_runtime):

@@ -13,6 +13,7 @@ import importlib
 import os
 import sys
 import threading
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -119,7 +120,48 @@ def connect() -> Runtime:
 
     connected = Runtime(module, Codes.read(number))
     check(connected)
+    try:
+        connect_blas(module)
+    except (AttributeError, RuntimeError):  # this torch keeps something elsewhere: ATen multiplies
+        module.forget_blas()
     return connected
+
+
+# Rows, inner and columns of the products that decide whether BLAS is used (too small for it to start threads), each in
+# four layouts and two dtypes.
+BLAS_SHAPES = ((2, 3, 4), (8, 8, 8), (6, 7, 5), (12, 16, 15))
+
+
+def connect_blas(module: ModuleType) -> None:
+    """Use BLAS directly for small products where that gives ATen's bits."""
+    complex_numbers = torch.ones(2, dtype=torch.complex64)
+    tensors = (torch.ones(2), complex_numbers.conj().imag, complex_numbers, complex_numbers.conj())
+    keys = [int(torch._C._dispatch_keys(tensor).raw_repr()) for tensor in tensors]
+    lazy = (keys[1] ^ keys[0]) | (keys[3] ^ keys[2])
+    if torch._C._get_fp32_precision_getter("mkldnn", "matmul") not in ("none", "ieee"):
+        return
+    if module.connect_blas(list(zip(tensors, keys, strict=True)), lazy) and not all(
+        map(_same_product(module), BLAS_SHAPES)
+    ):
+        module.forget_blas()
+
+
+def _same_product(module: ModuleType) -> Callable[[tuple[int, int, int]], bool]:
+    """Whether a product by BLAS has the bits of torch.mm."""
+
+    def same(shape: tuple[int, int, int]) -> bool:
+        rows, inner, columns = shape
+        for dtype in (torch.float32, torch.float64):
+            left = torch.arange(rows * inner, dtype=dtype).mul_(0.7).sin_().view(rows, inner)
+            right = torch.arange(inner * columns, dtype=dtype).mul_(1.3).cos_().view(inner, columns)
+            for one in (left, left.t().contiguous().t()):
+                for other in (right, right.t().contiguous().t()):
+                    out = torch.empty(rows, columns, dtype=dtype)
+                    if not module.small_product(out, None, one, other, 0.0, 1.0) or not torch.equal(out, one.mm(other)):
+                        return False
+        return True
+
+    return same
 
 
 def check(connected: Runtime) -> None:

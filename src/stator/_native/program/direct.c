@@ -84,12 +84,14 @@ static int product(const Program *program, Frame *frame, const Step *step, int *
         *unsaid = 1;
         return -1;
     }
+    double beta = adds ? real(values + 2) : 0, alpha = adds ? real(values + 3) : 1;
     int failed;
-    if (adds) {
-        double beta = real(values + 2), alpha = real(values + 3);
+    if (!batched && small_product(out, added, left, right, beta, alpha))
+        failed = 0;
+    else if (adds)
         failed = (batched ? torch.aoti_torch_cpu_baddbmm_out : torch.aoti_torch_cpu_addmm_out)(out, added, left, right,
                                                                                                beta, alpha);
-    } else
+    else
         failed = (batched ? torch.aoti_torch_cpu_bmm_out : torch.aoti_torch_cpu_mm_out)(out, left, right);
     if (failed) {
         if (!into)
@@ -98,6 +100,8 @@ static int product(const Program *program, Frame *frame, const Step *step, int *
     }
     if (!into)
         return fill_tensor(program, frame, step->results.at[0], out, OWNED);
+    if (!program->slots[step->results.at[0]].needs)
+        return 0;
     Tensor same; /* the `out` overload returns its argument */
     if (torch.aoti_torch_new_tensor_handle(out, &same))
         return run_out_of_shim(frame, "libtorch refused a tensor handle");

@@ -1,4 +1,4 @@
-#include "program/program.h"
+#include "program/calls.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -87,7 +87,36 @@ static PyObject *has_shim(PyObject *self, PyObject *name) {
     Py_RETURN_FALSE;
 }
 
+static PyObject *blas(PyObject *self, PyObject *arguments) {
+    PyObject *samples;
+    unsigned long long lazy;
+    if (!PyArg_ParseTuple(arguments, "O!K", &PyList_Type, &samples, &lazy))
+        return NULL;
+    return PyBool_FromLong(connect_blas(samples, lazy));
+}
+
+static PyObject *no_blas(PyObject *self, PyObject *Py_UNUSED(none)) {
+    forget_blas();
+    Py_RETURN_NONE;
+}
+
+static PyObject *product(PyObject *self, PyObject *arguments) {
+    PyObject *out, *added, *left, *right;
+    double beta, alpha;
+    if (!PyArg_ParseTuple(arguments, "OOOOdd", &out, &added, &left, &right, &beta, &alpha))
+        return NULL;
+    Tensor tensors[4] = {tensor_of(out), added == Py_None ? NULL : tensor_of(added), tensor_of(left), tensor_of(right)};
+    if (PyErr_Occurred())
+        return NULL;
+    return PyBool_FromLong(small_product(tensors[0], tensors[1], tensors[2], tensors[3], beta, alpha));
+}
+
 static PyMethodDef functions[] = {
+    {"connect_blas", blas, METH_VARARGS,
+     "connect_blas([(tensor, dispatch keys), ...], keys of lazy tensors): use BLAS for small products; whether it can."},
+    {"forget_blas", no_blas, METH_NOARGS, "Leave small products to ATen."},
+    {"small_product", product, METH_VARARGS,
+     "small_product(out, added or None, left, right, beta, alpha): by BLAS; whether it was done."},
     {"connect", connect, METH_VARARGS,
      "connect(library, TensorBase, Tensor, Parameter, disabled dispatch, samples): find libtorch's functions and where "
      "tensors keep their handle; ImportError names what is missing."},

@@ -217,6 +217,10 @@ PyObject *wrap_tensor(Tensor owned); /* consumes the handle */
 int has_torch_function(PyObject *object); /* its class may override operators */
 int is_plain(Tensor handle); /* strided, on the CPU */
 
+/* blas.c */
+int connect_blas(PyObject *samples, uint64_t lazy);
+void forget_blas(void);
+
 /* integers.c: 0, or -1 with frame->failure */
 int evaluate_rows(const Program *program, Frame *frame, int64_t begin, int64_t end);
 

@@ -50,5 +50,12 @@ const char *resolve_shims(const char *path) {
         if (!*REST[i].place)
             return REST[i].name;
     }
+#if defined(__x86_64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ /* elsewhere ATen asks oneDNN or others first */
+    *(void **)&torch.context = find(library, "_ZN2at13globalContextEv");
+    *(void **)&torch.float32_precision =
+        find(library, "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE");
+    *(void **)&torch.sgemm_ = dlsym(library, "sgemm_"); /* of libtorch only: another library's may round otherwise */
+    *(void **)&torch.dgemm_ = dlsym(library, "dgemm_");
+#endif
     return NULL;
 }

@@ -24,6 +24,7 @@ typedef void (*RangeFunction)(int64_t begin, int64_t end, void *context);
     X(int32_t, aoti_torch_get_dim, (Tensor, int64_t *))                                                             \
     X(int32_t, aoti_torch_get_size, (Tensor, int64_t, int64_t *))                                                   \
     X(int32_t, aoti_torch_get_sizes, (Tensor, int64_t **))                                                          \
+    X(int32_t, aoti_torch_get_strides, (Tensor, int64_t **))                                                        \
     X(int32_t, aoti_torch_get_stride, (Tensor, int64_t, int64_t *))                                                 \
     X(int32_t, aoti_torch_get_storage_offset, (Tensor, int64_t *))                                                  \
     X(int32_t, aoti_torch_get_dtype, (Tensor, int32_t *))                                                           \
@@ -82,6 +83,14 @@ typedef struct {
     void *(*wrap)(Tensor);                           /* THPVariable_Wrap: a new reference; may empty the handle */
     void (*exclude_keys)(void *guard, uint64_t);     /* c10::impl::ExcludeDispatchKeyGuard's constructor */
     void (*exclude_keys_end)(void *guard);           /* and its destructor */
+    void *(*context)(void);                          /* at::globalContext */
+    int (*float32_precision)(const void *context, int backend, int operation); /* at::Context::float32Precision */
+    void (*sgemm_)(const char *, const char *, const int64_t *, const int64_t *, const int64_t *, const float *,
+                   const void *, const int64_t *, const void *, const int64_t *, const float *, void *,
+                   const int64_t *); /* BLAS, as libtorch was linked with it */
+    void (*dgemm_)(const char *, const char *, const int64_t *, const int64_t *, const int64_t *, const double *,
+                   const void *, const int64_t *, const void *, const int64_t *, const double *, void *,
+                   const int64_t *);
     bool (*inference_mode)(void);                    /* c10::InferenceMode::is_enabled */
     void *(*operator_new)(size_t);
     void (*operator_delete)(void *);
