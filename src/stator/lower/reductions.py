@@ -216,6 +216,10 @@ def variance_and_mean(lowering: Lowering, value: Value, dims: Any = None, *rest:
     return moments(lowering, value, dims, correction, keep, lowering.current[0].dtype)
 
 
+def primitive_variance(lowering: Lowering, value: Value, dims: Any, correction: Any = 1, **options: Any) -> Value:
+    return moments(lowering, value, dims, correction, False, lowering.current.dtype)[0]
+
+
 def _correction(rest: Sequence[Any], options: dict[str, Any]) -> tuple[float, bool]:
     """The overloads with `unbiased` are composites that a functional graph does not hold."""
     if rest:
@@ -243,6 +247,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "argmax": arg("argmax"),
     "argmin": arg("argmin"),
     "var.correction": variance,
+    "prims.var": primitive_variance,
     "std.correction": deviation,
     "var_mean.correction": variance_and_mean,
 }

@@ -6,7 +6,7 @@ operator that writes into an argument never has a rule. Rules raise `NotLowered`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from stator.lower import creation, indexing, pointwise, reductions, views
@@ -22,12 +22,10 @@ EXCLUDED: frozenset[str] = frozenset(
     {"round.decimals", "sum.dim_DimnameList", "where.default", "any.dims_out", "add.t", "mean.names_dim"}
 )
 
-# prims that mean exactly what an ATen row means.
+# prims that mean what an ATen row of another name means; pointwise ones share the names of their rows.
 PRIMS: dict[str, str] = {
-    "prims.add": "add", "prims.sub": "sub", "prims.mul": "mul", "prims.div": "div", "prims.sum": "sum",
-    "prims.amax": "amax", "prims.amin": "amin", "prims.exp": "exp", "prims.sqrt": "sqrt", "prims.rsqrt": "rsqrt",
-    "prims.neg": "neg", "prims.abs": "abs", "prims.where": "where", "prims.transpose": "permute",
-    "prims.eq": "eq", "prims.ne": "ne", "prims.lt": "lt", "prims.le": "le", "prims.gt": "gt", "prims.ge": "ge",
+    "sum": "sum", "prod": "prod", "amax": "amax", "amin": "amin", "transpose": "permute", "squeeze": "squeeze",
+    "clone": "clone", "rev": "flip",
 }  # fmt: skip
 
 
@@ -38,7 +36,12 @@ def rule_of(operator: Any) -> Callable[..., Any] | None:
     packet = operator.overloadpacket.__name__
     overload = f"{packet}.{operator._overloadname}"
     if operator.namespace == "prims":
-        return RULES.get(f"prims.{packet}") or RULES.get(PRIMS.get(f"prims.{packet}", ""))
+        return RULES.get(f"prims.{packet}") or RULES.get(PRIMS.get(packet, packet if packet in pointwise.ROWS else ""))
     if operator.namespace != "aten" or overload in EXCLUDED:
         return None
     return RULES.get(overload) or RULES.get(packet)
+
+
+def without_rows(decompositions: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """Decompositions of the operators that the table has no row for: a row keeps eager's own order of operations."""
+    return {operator: function for operator, function in decompositions.items() if rule_of(operator) is None}

@@ -102,6 +102,21 @@ def expand(lowering: Lowering, value: Value, sizes: Sequence[Any], *, implicit: 
     return lowering.broadcast(value, wanted)
 
 
+def broadcast_in_dim(lowering: Lowering, value: Value, shape: Sequence[Any], dims: Sequence[int]) -> Value:
+    """`prims.broadcast_in_dim`: dimension k of the value becomes dimension dims[k] of the result."""
+    wanted = lowering.sizes(shape)
+    sizes: list[Size] = [1] * len(wanted)
+    for own, place in zip(value.sizes, dims, strict=True):
+        sizes[place] = own
+    outer, lowering.current = lowering.current, None
+    placed = value
+    for place in range(len(wanted)):
+        if place not in dims:
+            placed = unsqueeze(lowering, placed, place)
+    lowering.current = outer
+    return lowering.broadcast(placed, wanted)
+
+
 def resolve_sizes(lowering: Lowering, value: Value, sizes: Sequence[Any]) -> tuple[Size, ...]:
     """The sizes of a view, with -1 worked out by the trace."""
     if any(isinstance(size, int) and size == -1 for size in sizes):
@@ -429,6 +444,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "unsqueeze": unsqueeze,
     "squeeze": squeeze,
     "expand": expand,
+    "prims.broadcast_in_dim": broadcast_in_dim,
     "view": view,
     "_unsafe_view": view,
     "reshape": view,

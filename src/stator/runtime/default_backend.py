@@ -7,6 +7,7 @@ from typing import Any
 
 from stator import aot, config
 from stator.emit import cpu
+from stator.lower.table import without_rows
 from stator.runtime.cache import Cache, key_of
 from stator.runtime.program import ProgramBuilder
 
@@ -28,7 +29,7 @@ def compile_graph(
     graph_module: Any, example_inputs: Sequence[Any], mode: str | None = None, options: Mapping[str, Any] | None = None
 ) -> Any:
     """Compile a captured graph."""
-    backend = aot.backend(functional_compiler(mode), decompositions=aot.decompositions.CORE)
+    backend = aot.backend(functional_compiler(mode), decompositions=without_rows(aot.decompositions.CORE))
     return backend(graph_module, example_inputs)
 
 
