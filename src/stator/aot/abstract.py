@@ -247,7 +247,10 @@ def evaluate(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs or any(type(value) is not AbstractTensor and isinstance(value, torch.Tensor) for value in args):
             args = map_tensors(as_abstract, args)
             kwargs = map_tensors(as_abstract, kwargs)
-        found = _RULES[op](*args, **kwargs)
+        try:
+            found = _RULES[op](*args, **kwargs)
+        except (AttributeError, TypeError, IndexError):  # not a shape of call the rule knows
+            found = NotImplemented
         if found is not NotImplemented:
             return found
     return _evaluate_by_meta(op, map_tensors(as_abstract, args), map_tensors(as_abstract, kwargs))

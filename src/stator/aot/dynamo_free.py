@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch._functorch.eager_transforms
 from torch._compile import _disable_dynamo
 from torch._decomp import decomposition_table
 
@@ -93,3 +94,35 @@ def settle_custom_operator(op: Any) -> None:
     if definition is not None:
         for kernel in definition._backend_fns.values():
             settle(kernel)
+
+
+@functools.cache
+def settle_transforms() -> None:
+    """Let `torch.func.grad` and its kin differentiate without asking a compiler that is not loaded to stand aside."""
+    module = torch._functorch.eager_transforms
+    original = module._autograd_grad
+
+    @functools.wraps(original)
+    def differentiate(
+        outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool = False, create_graph: bool = True
+    ) -> Any:
+        if "torch._dynamo" in sys.modules:
+            return original(outputs, inputs, grad_outputs, retain_graph, create_graph)
+        weights = [None] * len(outputs) if grad_outputs is None else grad_outputs
+        pairs = [(output, weight) for output, weight in zip(outputs, weights, strict=True) if output.requires_grad]
+        if not pairs:
+            return tuple(torch.zeros_like(value) for value in inputs)
+        found = torch.autograd.grad(
+            [output for output, _ in pairs],
+            inputs,
+            None if grad_outputs is None else [weight for _, weight in pairs],
+            retain_graph=retain_graph,
+            create_graph=create_graph,
+            allow_unused=True,
+        )
+        return tuple(
+            torch.zeros_like(value) if gradient is None else gradient
+            for gradient, value in zip(found, inputs, strict=True)
+        )
+
+    module._autograd_grad = differentiate

@@ -26,8 +26,10 @@ def _name(step: Step) -> str:
     return str(getattr(target, "__name__", target))
 
 
-def to_graph_module(tape: Tape, class_name: str = "Graph", codegen: Any = None) -> torch.fx.GraphModule:
-    """The tape as a graph module of class name `class_name`."""
+def to_graph_module(
+    tape: Tape, class_name: str = "Graph", codegen: Any = None, single: bool = False
+) -> torch.fx.GraphModule:
+    """The tape as a graph module of class name `class_name`; `single` returns the one output bare."""
     graph = torch.fx.Graph()
     nodes: dict[Step, torch.fx.Node] = {}
 
@@ -66,7 +68,8 @@ def to_graph_module(tape: Tape, class_name: str = "Graph", codegen: Any = None) 
         if step.backward:
             node.meta["partitioner_tag"] = "is_backward"
         nodes[step] = node
-    output = graph.output(lower(list(tape.outputs)) if codegen is None else lower(tuple(tape.outputs)))
+    outputs = tape.outputs[0] if single else tuple(tape.outputs)
+    output = graph.output(lower(outputs))
     output.meta["val"] = None
     if codegen is not None:
         graph.set_codegen(codegen)

@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 import torch.fx
+import torch.utils.checkpoint
+from torch._ops import HigherOrderOperator
 
+from stator.aot import higher_order
+from stator.aot.checkpointing import run_checkpointed
 from stator.aot.recorder import Recorder
-
-# Functions of torch-level graphs that are run another way: target -> rule(recorder, interpreter, node, args, kwargs).
-FUNCTIONS: dict[Any, Callable[..., Any]] = {}
 
 
 def lift(module: torch.fx.GraphModule) -> dict[str, torch.Tensor]:
@@ -84,6 +85,10 @@ class Interpreter:
         self.recorder = recorder
         self.owned = owned  # id of a real tensor the module owns -> its abstract tensor
 
+    def under(self, recorder: Recorder) -> Interpreter:
+        """The same for another recorder (that of a body)."""
+        return Interpreter(recorder, self.owned)
+
     def run(self, module: torch.fx.GraphModule, values: Sequence[Any]) -> Any:
         """The module's result on `values`."""
         environment: dict[torch.fx.Node, Any] = {}
@@ -112,9 +117,10 @@ class Interpreter:
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         if node.op == "call_module":
             return self.call(attribute(module, str(node.target)), args, kwargs)
-        rule = FUNCTIONS.get(node.target) if _hashable(node.target) else None
-        if rule is not None:
-            return rule(self, node, args, kwargs)
+        if isinstance(node.target, HigherOrderOperator):
+            return higher_order.run(self, node.target, args, kwargs)
+        if node.target is torch.utils.checkpoint.checkpoint:
+            return run_checkpointed(self.recorder, self.function(args[0]), args[1:], kwargs)
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
     def call(self, inner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -124,6 +130,13 @@ class Interpreter:
         tensors = {name: self.fetch(value) for name, value in [*inner.named_parameters(), *inner.named_buffers()]}
         return torch.func.functional_call(inner, tensors, tuple(args), dict(kwargs))
 
+    def function(self, body: Any) -> Callable[..., Any]:
+        """A body a graph passes along, as something to call with abstract values."""
+        if isinstance(body, torch.nn.Module):
+            return lambda *args, **kwargs: self.call(body, args, kwargs)
+        found: Callable[..., Any] = body
+        return found
+
     def fetch(self, value: Any) -> Any:
         """The abstract form of something the module holds."""
         if isinstance(value, torch.Tensor):
@@ -131,10 +144,3 @@ class Interpreter:
             return self.recorder.constant(value) if found is None else found
         return value
 
-
-def _hashable(target: Any) -> bool:
-    try:
-        hash(target)
-    except TypeError:
-        return False
-    return True

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+import torch.fx
+from torch._ops import HigherOrderOperator, OpOverload
 
 from stator.aot.operators import facts
 from stator.aot.tape import CALL, CONSTANT, ITEM, Step, Tape, map_steps, steps_in, substitute
@@ -20,10 +21,24 @@ def has_effects(step: Step) -> bool:
     if step.kind != CALL:
         return False
     target = step.target
+    if isinstance(target, HigherOrderOperator):
+        return any(_body_has_effects(operand.value) for operand in step.operands if operand.kind == CONSTANT)
     if not isinstance(target, OpOverload):
         return bool(getattr(target, "has_effects", True))
     row = facts(target)
     return row.random or bool(row.written) or not row.returns
+
+
+def _body_has_effects(body: Any) -> bool:
+    if not isinstance(body, torch.fx.GraphModule):
+        return False
+    if "has_effects" not in body.meta:
+        rows = [facts(node.target) for node in body.graph.nodes if isinstance(node.target, OpOverload)]
+        inner = [module for module in body.children() if isinstance(module, torch.fx.GraphModule)]
+        body.meta["has_effects"] = any(row.random or not row.returns for row in rows) or any(
+            map(_body_has_effects, inner)
+        )
+    return bool(body.meta["has_effects"])
 
 
 def dead_code(tape: Tape) -> None:

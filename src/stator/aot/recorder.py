@@ -29,8 +29,8 @@ from stator.aot.refusal import refuse
 from stator.aot.tape import CALL, CONSTANT, INPUT, ITEM, Step, Tape
 
 aten = torch.ops.aten
-HigherOrderRule = Callable[["Recorder", tuple[Any, ...], dict[str, Any]], Any]
-HIGHER_ORDER: dict[str, HigherOrderRule] = {}
+# How higher-order operators are recorded; filled by `higher_order`, which needs recorders for their bodies.
+HIGHER_ORDER: list[Callable[[Recorder, HigherOrderOperator, tuple[Any, ...], dict[str, Any]], Any]] = []
 
 # Operators recorded under another name that says truly what they write.
 _TRUE_NAMES: dict[Any, Callable[[tuple[Any, ...]], Any]] = {}
@@ -103,6 +103,14 @@ class Recorder(TorchDispatchMode):
                 self.values[id(made)] = real
         return made
 
+    def hold(self, value: Any, stem: str) -> Step:
+        """A constant step for something the graph owns that is no tensor (the graph of a body)."""
+        name = f"{stem}_{len(self.tape.constants)}"
+        self.tape.constants[name] = value
+        step = Step(CONSTANT, name, value=value)
+        self.tape.steps.append(step)
+        return step
+
     def bind(self, tensor: AbstractTensor, step: Step) -> None:
         """`tensor` is what `step` yields."""
         tensor.op = step
@@ -115,10 +123,8 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if isinstance(func, HigherOrderOperator):
-            rule = HIGHER_ORDER.get(func.name())
-            if rule is None:
-                raise refuse("aot_higher_order", detail=f"`{func.name()}` has no rule for tracing", line=self.line())
-            return rule(self, args, kwargs)
+            with self:
+                return HIGHER_ORDER[0](self, func, args, kwargs)
         row = facts(func)
         if row.composite:
             with self:

@@ -24,8 +24,10 @@ import torch.fx
 import torch.utils._pytree as pytree
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 
-from stator.aot import passes
+from stator.aot import lazy_symbolic, passes
 from stator.aot.abstract import AbstractTensor
+from stator.aot.checkpointing import settle_checkpoint
+from stator.aot.dynamo_free import settle_transforms
 from stator.aot.export import to_graph_module
 from stator.aot.lines import user_line
 from stator.aot.recorder import Recorder
@@ -85,6 +87,9 @@ def _trace(
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
     """Everything a trace needs around it: the mode, one autograd thread, no inference mode."""
+    settle_transforms()
+    settle_checkpoint()
+    lazy_symbolic.install()
     inference = torch.is_inference_mode_enabled()
     with (
         torch.inference_mode(False) if inference else nullcontext(),
