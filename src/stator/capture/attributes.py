@@ -23,6 +23,7 @@ import torch
 
 from stator.capture.control import Break, UserException
 from stator.capture.frame import UNBOUND, Frame
+from stator.capture.instance_dicts import InstanceDict, InstanceDictMethod
 from stator.capture.operators import lookup_special
 from stator.capture.state import TracerState
 from stator.tensors.abstract import AbstractTensor
@@ -115,6 +116,8 @@ class Attributes(TracerState):
             return self._module_attr(target, name)
         if kind is super:
             return self._super_attr(target, name)
+        if kind is InstanceDict:
+            return InstanceDictMethod(target, name)
         if name == "__class__":
             return self.type_of(target)
         getter = lookup_special(kind, "__getattribute__")
@@ -204,7 +207,8 @@ class Attributes(TracerState):
             return written
         source = self.world.source_of(target)
         if name == "__dict__" and source is not None and kind is not types.FunctionType:
-            raise Break("instance_dict", f"of a {kind.__name__}")
+            self.world.guard_type(target)
+            return InstanceDict(target)
         value = self.native(attribute.__get__, self.world.original_of(target), kind)
         if source is None or guard_kind(target) is not None:
             return value

@@ -15,10 +15,12 @@ from typing import Any
 
 import torch
 
+from stator._native.core import Dispatcher
 from stator.capture import marks
 from stator.capture.attributes import is_trusted
 from stator.capture.control import Break, UserException
 from stator.capture.frame import NULL, UNBOUND, Frame, Pending
+from stator.capture.instance_dicts import InstanceDictMethod
 from stator.capture.library import CLASSES, FUNCTIONS, LATE_FUNCTIONS
 from stator.capture.library.methods import call_c_method
 from stator.capture.library.pure import is_pure
@@ -31,6 +33,7 @@ from stator.values.constants import guard_kind
 GENERATOR = 0x20
 COROUTINE = 0x80 | 0x200 | 0x100
 NN_CALL = torch.nn.Module.__call__
+NN_CALLS = frozenset({NN_CALL, torch.nn.Module._call_impl, torch.nn.Module._wrapped_call_impl})
 GLOBAL_HOOKS = tuple(
     names
     for names in (
@@ -60,6 +63,11 @@ class Calls(TracerState):
             return self._call_module(function, args, kwargs)
         if isinstance(function, functools.partial):
             return self._call_partial(function, args, kwargs)
+        if kind is InstanceDictMethod:
+            self.indirect()
+            return self.call_instance_dict(function, args, kwargs)
+        if kind is Dispatcher:
+            return self.call(function.__wrapped__, args, kwargs)
         if kind is AbstractTensor:
             raise UserException(TypeError("'Tensor' object is not callable"))
         handler = self._late_handler(function)
@@ -85,6 +93,8 @@ class Calls(TracerState):
     # Python functions
 
     def _call_function(self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if function in NN_CALLS and isinstance(args[0], torch.nn.Module):
+            return self._call_module(args[0], args[1:], kwargs)
         handler = FUNCTIONS.get(function)
         if handler is not None:
             resumable = self.frames[-1].resumable
@@ -242,11 +252,12 @@ class Calls(TracerState):
             or (overlay is not None
             and any(name in overlay.writes for name in (*OWN_HOOKS, "forward", "_compiled_call_impl")))
             or "forward" in names
-            or names.get("_compiled_call_impl") is not None
             or any(self._hooks(names.get(hook)) for hook in OWN_HOOKS)
             or any(getattr(torch.nn.modules.module, hook) for hook in GLOBAL_HOOKS)
             or "_slow_forward" in names
         ):
+            if method is NN_CALL:
+                return self._interpret(torch.nn.Module._call_impl, [module, *args], kwargs)
             return self.call(self.special(module, "__call__"), args, kwargs)
         source = self.world.source_of(module)
         if source is not None:
@@ -440,6 +451,9 @@ class Calls(TracerState):
         return interpreted
 
     def from_c(self, function: Any, *args: Any) -> Any:
+        raise NotImplementedError
+
+    def call_instance_dict(self, method: InstanceDictMethod, args: list[Any], kwargs: dict[str, Any]) -> Any:
         raise NotImplementedError
 
 

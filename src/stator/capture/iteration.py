@@ -19,6 +19,7 @@ import torch
 
 from stator.capture.control import Break, UserException
 from stator.capture.frame import Frame
+from stator.capture.instance_dicts import InstanceDict
 from stator.capture.opcodes import Yielded
 from stator.capture.operators import lookup_special
 from stator.capture.state import TracerState
@@ -64,6 +65,9 @@ class Iteration(TracerState):
 
     # Iterators
 
+    def instance_snapshot(self, view: InstanceDict) -> dict[str, Any]:
+        raise NotImplementedError
+
     def iterate(self, value: Any) -> Any:
         """`iter(value)`."""
         kind = type(value)
@@ -71,6 +75,8 @@ class Iteration(TracerState):
             if not value.shape:
                 raise UserException(TypeError("iteration over a 0-d tensor"))
             return iter(self.operate(torch.Tensor.unbind, (value, 0), {}))
+        if kind is InstanceDict:
+            return iter(self.instance_snapshot(value))
         if kind is types.GeneratorType:
             if id(value) not in self.generators:
                 raise Break("foreign_iterator", "a generator made outside of the compiled function")
@@ -174,6 +180,8 @@ class Iteration(TracerState):
 
     def pairs_of(self, value: Any) -> dict[Any, Any]:
         """A mapping as a dict."""
+        if type(value) is InstanceDict:
+            return self.instance_snapshot(value)
         if isinstance(value, dict) and not self.is_python_method(value, "keys"):
             self.world.read(value)
             return dict(dict.items(value))

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from stator.capture.control import Break, UserException
+from stator.capture.instance_dicts import InstanceDict, InstanceDictMethod
 from stator.capture.state import TracerState
 from stator.tensors.abstract import AbstractTensor
 from stator.values.constants import guard_kind, is_constant
@@ -325,6 +326,8 @@ class Operators(TracerState):
             if not value.shape:
                 raise UserException(TypeError("len() of a 0-d tensor"))
             return value.shape[0]
+        if type(value) is InstanceDict:
+            return self.call(InstanceDictMethod(value, "__len__"), [], {})
         if self.is_python_method(value, "__len__"):
             self.world.guard_type(value)
             result = self.call(self.special(value, "__len__"), [], {})
@@ -346,6 +349,8 @@ class Operators(TracerState):
 
     def get_item_of_c(self, container: Any, key: Any) -> Any:
         """`container[key]` as the C types do it."""
+        if type(container) is InstanceDict:
+            return self.call(InstanceDictMethod(container, "__getitem__"), [key], {})
         if isinstance(container, type):
             method = self._class_getitem(container)
             if method is not None:
@@ -420,6 +425,9 @@ class Operators(TracerState):
 
     def set_item_of_c(self, container: Any, key: Any, value: Any) -> None:
         """`container[key] = value` as the C types do it."""
+        if type(container) is InstanceDict:
+            self.call(InstanceDictMethod(container, "__setitem__"), [key, value], {})
+            return
         if isinstance(container, dict):
             self.check_hashable(key)
             self.world.read_key(container, key)
@@ -445,6 +453,9 @@ class Operators(TracerState):
 
     def delete_item_of_c(self, container: Any, key: Any) -> None:
         """`del container[key]` as the C types do it."""
+        if type(container) is InstanceDict:
+            self.call(InstanceDictMethod(container, "__delitem__"), [key], {})
+            return
         if isinstance(container, dict):
             self.check_hashable(key)
             self.world.read_key(container, key)
@@ -469,6 +480,8 @@ class Operators(TracerState):
 
     def contains_of_c(self, container: Any, item: Any) -> bool:
         """`item in container` as the C types do it."""
+        if type(container) is InstanceDict:
+            return bool(self.call(InstanceDictMethod(container, "__contains__"), [item], {}))
         if isinstance(container, dict) or type(container) is type({}.keys()):
             self.check_hashable(item)
             if isinstance(container, dict):

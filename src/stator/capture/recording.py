@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from stator.capture.control import Break, UserException
+from stator.capture.instance_dicts import InstanceDict
 from stator.capture.operators import lookup_special
 from stator.capture.state import TracerState
 from stator.tensors import engine, twins
@@ -253,12 +254,14 @@ class Recording(TracerState):
             self.graph.guard_tensor(value)
             return value.kind
         self.world.guard_type(value)
-        return type(value)
+        return dict if type(value) is InstanceDict else type(value)
 
     def is_instance(self, value: Any, kinds: Any) -> bool:
         if type(value) is AbstractTensor:
             self.graph.guard_tensor(value)
             return bool(self.native(isinstance, value, kinds))
+        if type(value) is InstanceDict:
+            return bool(self.native(isinstance, {}, kinds))
         self.world.guard_type(value)
         if isinstance(kinds, tuple):
             self.world.read_deep(kinds)

@@ -16,6 +16,7 @@ from stator.capture.attributes import Attributes
 from stator.capture.calls import Calls
 from stator.capture.control import Break, TraceControl, UserException
 from stator.capture.frame import NULL, Frame, LastIndex
+from stator.capture.instance_dicts import InstanceDicts
 from stator.capture.iteration import Iteration
 from stator.capture.opcodes import HANDLERS
 from stator.capture.operators import Operators
@@ -26,7 +27,7 @@ from stator.tensors import abstract
 HANDLER_FILES = (opcodes_calls, opcodes_exceptions)
 
 
-class Tracer(Attributes, Operators, Iteration, Calls, Recording):
+class Tracer(Attributes, InstanceDicts, Operators, Iteration, Calls, Recording):
     """One trace."""
 
     def run(self, frame: Frame, error: BaseException | None = None) -> Any:
