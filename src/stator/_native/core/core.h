@@ -15,6 +15,15 @@
 #define LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 
+/* Rows that Python hands over are tuples; anything else is a TypeError before it is parsed. */
+static inline bool is_row(PyObject *row) {
+    if (!PyTuple_Check(row)) {
+        PyErr_Format(PyExc_TypeError, "expected a row, not %.100s", Py_TYPE(row)->tp_name);
+        return false;
+    }
+    return true;
+}
+
 /* constants.c: the relation of guards/constants.py. No user code runs; no error is left set. */
 bool constants_init(void);
 bool same_constant(PyObject *value, PyObject *expected);

@@ -101,8 +101,7 @@ static int size_opcode(const char *name) {
 /* row: tuple of (name, number); stack effects are checked here so that the machine need not. */
 bool size_check_init(GuardProgram *program, SizeCheck *check, PyObject *row) {
     int depth = 0;
-    if (!PyTuple_Check(row)) {
-        PyErr_SetString(PyExc_TypeError, "a size program is a tuple of operations");
+    if (!is_row(row)) {
         return false;
     }
     check->operations = PyMem_Calloc((size_t)PyTuple_GET_SIZE(row) + 1, sizeof(SizeOperation));
@@ -113,7 +112,8 @@ bool size_check_init(GuardProgram *program, SizeCheck *check, PyObject *row) {
     for (Py_ssize_t index = 0; index < PyTuple_GET_SIZE(row); index++) {
         const char *name;
         long long number;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(row, index), "sL", &name, &number)) {
+        PyObject *operation = PyTuple_GET_ITEM(row, index);
+        if (!is_row(operation) || !PyArg_ParseTuple(operation, "sL", &name, &number)) {
             return false;
         }
         int op = size_opcode(name);
@@ -142,6 +142,6 @@ static bool read_bound(PyObject *bound, bool *bounded, int64_t *into) {
 
 bool range_check_init(RangeCheck *check, PyObject *row) {
     PyObject *low, *high;
-    return PyArg_ParseTuple(row, "OO", &low, &high) && read_bound(low, &check->bounded_below, &check->low) &&
+    return is_row(row) && PyArg_ParseTuple(row, "OO", &low, &high) && read_bound(low, &check->bounded_below, &check->low) &&
            read_bound(high, &check->bounded_above, &check->high);
 }

@@ -110,7 +110,7 @@ static bool read_autocast(ModesCheck *check, PyObject *mapping) {
     }
     int cache;
     PyObject *rows;
-    if (!PyArg_ParseTuple(value, "pO!", &cache, &PyTuple_Type, &rows)) {
+    if (!is_row(value) || !PyArg_ParseTuple(value, "pO!", &cache, &PyTuple_Type, &rows)) {
         return false;
     }
     check->looked_at |= MODE_AUTOCAST;
@@ -122,7 +122,8 @@ static bool read_autocast(ModesCheck *check, PyObject *mapping) {
     }
     for (int index = 0; index < check->autocast_count; index++) {
         int device_type, enabled, dtype;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(rows, index), "ipi", &device_type, &enabled, &dtype)) {
+        if (!is_row(PyTuple_GET_ITEM(rows, index)) ||
+            !PyArg_ParseTuple(PyTuple_GET_ITEM(rows, index), "ipi", &device_type, &enabled, &dtype)) {
             return false;
         }
         check->autocast[index][0] = (int8_t)device_type;
@@ -138,7 +139,7 @@ bool modes_check_init(ModesCheck *check, PyObject *row) {
     int slow;
     int64_t dtype = 0;
     memset(check, 0, sizeof(*check));
-    if (!PyArg_ParseTuple(row, "OO!p", &expected, &PyDict_Type, &mapping, &slow)) {
+    if (!is_row(row) || !PyArg_ParseTuple(row, "OO!p", &expected, &PyDict_Type, &mapping, &slow)) {
         return false;
     }
     check->slow = slow;

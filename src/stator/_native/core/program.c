@@ -82,7 +82,8 @@ static PyObject *read_keys(GuardProgram *program, PyObject *rows) {
     for (Py_ssize_t index = 0; keys != NULL && index < PyTuple_GET_SIZE(keys); index++) {
         PyObject *key;
         int weak;
-        PyObject *kept = PyArg_ParseTuple(PyList_GET_ITEM(rows, index), "Op", &key, &weak)
+        PyObject *row = PyList_GET_ITEM(rows, index);
+        PyObject *kept = is_row(row) && PyArg_ParseTuple(row, "Op", &key, &weak)
                              ? (weak ? weak_reference(program, key) : Py_NewRef(key))
                              : NULL;
         if (kept == NULL) {
@@ -105,7 +106,7 @@ static bool read_instructions(GuardProgram *program, PyObject *rows) {
         long long number;
         PyObject *object;
         PyObject *row = PyList_GET_ITEM(rows, index);
-        if (!PyTuple_Check(row) ||
+        if (!is_row(row) ||
             !PyArg_ParseTuple(row, "iiiLiO", &op, &destination, &source, &number, &flags, &object)) {
             return false;
         }
@@ -141,7 +142,7 @@ static bool read_groups(GuardProgram *program, PyObject *rows) {
         Group *group = &program->groups[index];
         int memoized;
         PyObject *row = PyList_GET_ITEM(rows, index);
-        if (!PyTuple_Check(row) ||
+        if (!is_row(row) ||
             !PyArg_ParseTuple(row, "iiiiiip", &group->start, &group->stable_stop, &group->stop, &group->saved_start,
                               &group->saved_stop, &group->root, &memoized)) {
             return false;

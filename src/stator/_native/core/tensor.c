@@ -160,7 +160,8 @@ bool tensor_check_init(TensorCheck *check, PyObject *row) {
     int fast, requires_grad;
     unsigned long long mask, keys;
     memset(check, 0, sizeof(*check));
-    if (!PyArg_ParseTuple(row, "OO!pKKiiOpO!OO", &expected, &PyType_Type, &kind, &fast, &mask, &keys, &check->dtype,
+    if (!is_row(row) ||
+        !PyArg_ParseTuple(row, "OO!pKKiiOpO!OO", &expected, &PyType_Type, &kind, &fast, &mask, &keys, &check->dtype,
                           &check->device_type, &device_index, &requires_grad, &PyTuple_Type, &sizes, &strides,
                           &offset)) {
         return false;
