@@ -36,6 +36,8 @@ int fill_tensor(const Program *program, Frame *frame, int32_t slot, Tensor handl
     place->data = NULL;
     uint8_t needs = program->slots[slot].needs;
     bool defined = false;
+    if (needs & NEEDS_PLAIN)
+        place->plain = 0;
     if (!(needs & (NEEDS_DATA | NEEDS_PLAIN | NEEDS_ELEMENT)) || torch.aoti_torch_is_defined(handle, &defined) || !defined)
         return 0;
     if (needs & NEEDS_PLAIN)
