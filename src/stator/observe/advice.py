@@ -141,6 +141,7 @@ ACTIONS: dict[str, str] = {
     "container": "Keep the number of items and the keys of {source} the same, or stack the items into one tensor.",
     "attribute": "Set attributes and hooks of {source} before the first call and leave them alone after.",
     "mode": "Call it under the same torch modes (grad mode, autocast, default dtype and device) each time.",
+    "broken": "Use it as a tensor instead of a Python value, or remove the break before it.",
     "value": "Keep {source} the same between calls.",
 }
 
@@ -155,6 +156,7 @@ _TENSOR = re.compile(
     r"(?:(?P<kind>\w+) )?(?P<dtype>\w+)\[(?P<sizes>[^\]]*)\] on (?P<device>[\w:]+)"
     r"(?:, strides \((?P<strides>[^)]*)\))?(?P<rest>.*)"
 )
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 _SIZE = re.compile(r"^(?P<tensor>.*)\.(?P<what>size|stride)\((?P<dim>\d+)\)$")
 
 
@@ -226,6 +228,8 @@ def change_of(record: Record) -> Change:
     if kind == "TYPE_IS":
         old, new = (text.removeprefix("type ").removeprefix("builtins.") for text in (old, new))
         return Change(f"type({source})", old, new, "type", source)
+    if source.startswith("<stack"):
+        return Change("what the broken operation returned", old, new, "broken", source)
     aspect = "number" if kind in ("EQUALS", "RANGE") and _is_number(new) else _ASPECTS.get(kind, "value")
     return Change(source, old, new, aspect, source)
 
@@ -272,7 +276,16 @@ def of_hint(record: Record) -> Advice:
 def of_error(record: Record, location: Location | None) -> Advice:
     """A compile that failed."""
     error = str(record.fields.get("error") or "the compile failed")
-    first, _, _ = error.partition("\n")
     reason = str(record.fields.get("reason") or "compile_failed")
-    what, action = reason_text(reason, None) if reason in REASONS else (sentence(first), "")
-    return Advice("error", location, what, action or "See the report for the whole error.", reason)
+    frames = list(_FRAME.finditer(error))
+    if not frames:
+        return Advice("error", location, sentence(error.partition("\n")[0]), "", reason)
+    # An error of ours: the user's frames, one sentence, one action, the id.
+    last = frames[-1]
+    location = Location(last["file"], int(last["line"]), last["function"])
+    said = [line.strip() for line in error[last.end() :].splitlines() if line.strip()]
+    said = [line for line in said if line != f"[{reason}]" and line != source_line(location)]
+    hints = [line for line in said if line.startswith("Hint:")]
+    words = [line for line in said if line not in hints]
+    action = hints[0].removeprefix("Hint:").strip() if hints else ""
+    return Advice("error", location, sentence(words[0] if words else error.partition("\n")[0]), action, reason)

@@ -97,6 +97,7 @@ class Entry:
     ended: bool = False
     ok: bool = True
     error: str = ""
+    reason: str = ""
     parent: CompileId | None = None
     stages: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
@@ -194,7 +195,8 @@ class Session:
         errors = []
         for entry in self.entries:
             if not entry.ok:
-                record = Record("compile_end", entry.compile_id, 0.0, 0, None, {"error": entry.error})
+                fields = {"error": entry.error, "reason": entry.reason}
+                record = Record("compile_end", entry.compile_id, 0.0, 0, None, fields)
                 errors.append(advice.of_error(record, self.regions[entry.compile_id.region].location))
         costly = [item.advice for item in self.breaks] + [item.advice for item in self.recompiles]
         costly.sort(key=lambda item: -item.seconds)
@@ -255,9 +257,9 @@ class _Folder:
         fields = record.fields
         entry.ended, entry.ok = True, bool(fields.get("ok", True))
         entry.seconds = float(fields.get("seconds") or 0.0)
-        entry.error = str(fields.get("error") or "")
+        entry.error, entry.reason = str(fields.get("error") or ""), str(fields.get("reason") or "")
         if fields.get("stages"):
-            entry.stages = {str(name): float(seconds) for name, seconds in fields["stages"].items()}
+            entry.stages = _whole_stages({str(k): float(v) for k, v in fields["stages"].items()}, entry.stages)
         entry.counts = {name: int(fields[name]) for name in ("graphs", "ops", "guards") if _is_int(fields.get(name))}
 
     def stage(self, record: Record, entry: Entry | None) -> None:
@@ -397,6 +399,18 @@ class _Folder:
                     return found
         entry = self.entries.get(record.compile_id) if record.compile_id else None
         return entry.breaks[-1] if entry is not None and entry.breaks else None
+
+
+def _whole_stages(whole: dict[str, float], parts: dict[str, float]) -> dict[str, float]:
+    """The stages of a compile, its `backend` split into the parts that reported themselves."""
+    inner = {name: seconds for name, seconds in parts.items() if name not in whole}
+    stages: dict[str, float] = {}
+    for name, seconds in whole.items():
+        if name == "backend" and inner:
+            stages |= inner
+            seconds = max(0.0, seconds - sum(inner.values()))
+        stages[name] = seconds
+    return stages
 
 
 def _same_line(one: Location, other: Location) -> bool:

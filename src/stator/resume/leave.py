@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from stator import events
 from stator._native import core
 from stator.bytecode import Instruction
 from stator.capture.control import Break
@@ -29,6 +30,7 @@ from stator.resume.layout import FrameContext, Layout, capture_layout
 from stator.resume.operations import PlainOperation, plain_operation, stack_after
 from stator.resume.residual import ResidualBuilder
 from stator.resume.support import Support
+from stator.resume.timing import BreakTimer
 from stator.values.source import Source
 
 MakeContinuation = Callable[[Layout, tuple[FrameContext, ...]], Any]
@@ -118,7 +120,13 @@ def _left(trace: Trace, builder: ResidualBuilder, make_continuation: MakeContinu
     )
     quoted = f"  # {inner.code.co_filename}:{inner.line()}"
     lines = _restored_modes(trace, builder)
-    lines += ["try:", f"    p = {operation.text}{quoted}", "except BaseException as error:", "    caught = error", "else:"]
+    stop: list[str] = []
+    if events.wanted("break_run") and trace.broke is not None:
+        timer = builder.constant(BreakTimer(trace.broke.reason, tracer.location(), events.current_compile_id()))
+        lines.append(f"started = {timer}.start()")
+        stop = [f"    {timer}.stop(started)"]
+    lines += ["try:", f"    p = {operation.text}{quoted}", "except BaseException as error:", "    caught = error"]
+    lines += [*stop, "else:", *stop]
     for condition, text in branches:
         lines.append(f"    {condition}return {text}")
     return [*lines, recover]

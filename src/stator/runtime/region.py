@@ -15,6 +15,7 @@ threads go on with published entries, and look again before they compile themsel
 from __future__ import annotations
 
 import itertools
+import linecache
 import threading
 import time
 import types
@@ -34,7 +35,7 @@ from stator.capture.tracer import Tracer
 from stator.exc import BackendCompilerFailed, FailOnRecompileLimitHit, RecompileError, StatorError, Unsupported
 from stator.guards import compile_guards
 from stator.guards.modes import read_modes
-from stator.guards.reference import explain_miss
+from stator.guards.reference import all_misses, explain_miss
 from stator.reasons.wording import describe_break
 from stator.resume.layout import FrameContext, Layout, frames_to_trace, states_to_run
 from stator.resume.leave import residual_of
@@ -71,9 +72,11 @@ class EntryRecord:
 class Place:
     """Where calls arrive: a function's entry, or a continuation."""
 
-    def __init__(self, region: Region, name: str) -> None:
+    def __init__(self, region: Region, name: str, number: int) -> None:
         self.region = region
         self.name = name
+        self.number = number  # what events call it: a continuation is told apart from the function
+        self.parent = events.current_compile_id()  # the entry that ends where this continuation begins
         self.table = core.EntryTable()
         self.records: list[EntryRecord] = []
         self.limit_reported = False
@@ -94,7 +97,7 @@ class Place:
             if self._at_limit(function, values):
                 return self.run_eagerly(function, values)
             number = len(self.records)
-            with events.compiling(events.CompileId(self.region.number, number)):
+            with events.compiling(events.CompileId(self.number, number)):
                 if self.records:
                     self._report_recompile(function, values)
                 entry = self._compile_guarded(function, values)
@@ -136,26 +139,33 @@ class Place:
     def _report_recompile(self, function: Any, values: tuple[Any, ...]) -> None:
         if not events.wanted("recompile"):
             return
-        misses = self.misses(function, values)
+        failing = [(record, all_misses(record.tree, function, values)) for record in reversed(self.records)]
+        failing.sort(key=lambda row: len(row[1]))
+        misses = [
+            events.Miss(record.compile_id.entry, miss.source, miss.kind, miss.expected, miss.actual, miss.location)
+            for record, (miss, *_) in (row for row in failing if row[1])
+        ]
         nearest = misses[0] if misses else None
         events.emit(
             "recompile",
-            location=None if nearest is None else nearest.location,
+            location=(nearest and nearest.location) or self.location(),
             name=self.name,
-            misses=[str(miss) for miss in misses],
+            misses=misses,
             old="" if nearest is None else nearest.expected,
             new="" if nearest is None else nearest.actual,
-            user_line="" if nearest is None or nearest.location is None else str(nearest.location),
+            user_line=None if nearest is None else nearest.location,
         )
 
     # Compiling
 
     def _compile_guarded(self, function: Any, values: tuple[Any, ...]) -> Any:
         """Compile; an error of stator's or the backend's is the program's business only if the settings say so."""
+        start = time.perf_counter()
         try:
             return self._compile(function, values)
-        except StatorError:
-            if not config.suppress_errors or self.region.options.fullgraph:
+        except Exception as error:
+            self._report_end(start, {}, None, error)
+            if not isinstance(error, StatorError) or not config.suppress_errors or self.region.options.fullgraph:
                 raise
             events.emit("fallback", reason="error_suppressed", detail=self.name)
             return None
@@ -163,10 +173,11 @@ class Place:
     def _compile(self, function: Any, values: tuple[Any, ...]) -> Any:
         number = len(self.records)
         start = time.perf_counter()
-        events.emit("compile_start", location=self.location(), name=self.name, cause="recompile" if number else "first")
+        self._report_start("recompile" if number else "continuation" if self.parent else "first_call")
         result = self.trace(function, values)
         stages = {"capture": time.perf_counter() - start}
         if result.ending is Ending.SKIPPED:
+            self._report_end(start, stages, result)
             return self._publish_eager(result, "skip_frame")
         if result.broke is not None:
             self._report_break(result)
@@ -176,18 +187,40 @@ class Place:
             # What is live at the break (or returned) cannot be rebuilt: the whole frame runs eagerly.
             result.broke = broke
             self._report_break(result)
+            self._report_end(start, stages, result)
             return self._publish_eager(result, broke.reason)
+        self._report_end(start, stages, result)
+        return entry
+
+    def _report_start(self, cause: str) -> None:
+        if not events.wanted("compile_start"):
+            return
+        where = self.location()
+        place = {"file": "" if where is None else where.file, "line": 0 if where is None else where.line}
+        parent = {} if self.parent is None else {"parent": self.parent}
+        events.emit("compile_start", location=where, name=self.name, cause=cause, **place, **parent)
+
+    def _report_end(
+        self, start: float, stages: dict[str, float], result: Trace | None, error: Exception | None = None
+    ) -> None:
+        if not events.wanted("compile_end"):
+            return
+        graph = None if result is None else result.tracer.graph
+        guards = 0 if result is None else sum(1 for _ in result.tracer.tree.guards())
+        failure = {}
+        if error is not None:
+            failure = {"error": f"{type(error).__name__}: {error}", "reason": getattr(error, "reason", "")}
         events.emit(
             "compile_end",
             location=self.location(),
-            ok=True,
+            ok=error is None,
             seconds=time.perf_counter() - start,
             stages=stages,
-            graphs=1 if result.tracer.graph.operations else 0,
-            ops=result.tracer.graph.operations,
-            guards=sum(1 for _ in result.tracer.tree.guards()),
+            graphs=1 if graph is not None and graph.operations else 0,
+            ops=0 if graph is None else graph.operations,
+            guards=guards,
+            **failure,
         )
-        return entry
 
     def _report_break(self, result: Trace) -> None:
         broke = result.broke
@@ -196,13 +229,14 @@ class Place:
         text = describe_break(broke.reason, broke.detail, tracer.stack_trace())
         if self.region.options.fullgraph and broke.reason not in ("operator_error", "program_raises"):
             raise Unsupported(text, reason=broke.reason)
+        where = tracer.location()
         events.emit(
             "graph_break",
-            location=tracer.location(),
+            location=where,
             reason=broke.reason,
             detail=broke.detail,
-            stack=tracer.stack_trace(),
-            line="" if tracer.location() is None else str(tracer.location()),
+            stack=[events.Location(row.code.co_filename, row.line(), row.code.co_name) for row in tracer.frames],
+            line="" if where is None else linecache.getline(where.file, where.line).strip(),
         )
 
     def _finish(self, result: Trace, values: tuple[Any, ...], stages: dict[str, float]) -> Any:
@@ -227,7 +261,9 @@ class Place:
         builder.graph.output(tuple(outputs))
         module = torch.fx.GraphModule(builder.attributes, builder.graph, "Captured")
         examples = [getattr(value, "real", value) for _, value in builder.inputs]
-        events.emit("graph", graph_module=module, sizes=[tuple(getattr(one, "shape", ())) for one in examples])
+        names = (node.name for node in builder.graph.nodes if node.op == "placeholder")
+        sizes = {name: tuple(getattr(one, "shape", ())) for name, one in zip(names, examples, strict=False)}
+        events.emit("graph", graph_module=module, sizes=sizes)
         try:
             compiled = self.region.options.backend(module, examples)
         except StatorError:
@@ -242,7 +278,7 @@ class Place:
         return compiled
 
     def _publish(self, entry: Any, tree: SourceTree, text: str, reason: str) -> None:
-        compile_id = events.current_compile_id() or events.CompileId(self.region.number, len(self.records))
+        compile_id = events.current_compile_id() or events.CompileId(self.number, len(self.records))
         self.records.append(EntryRecord(entry, tree, text, compile_id, reason))
         self.table.insert(entry)
         events.emit("guards", tree=tree)
@@ -299,7 +335,7 @@ class FunctionPlace(Place):
     """The entry of a function."""
 
     def __init__(self, region: Region, code: types.CodeType) -> None:
-        super().__init__(region, code.co_qualname)
+        super().__init__(region, code.co_qualname, region.number)
         self.code = code
 
     def trace(self, function: Any, values: tuple[Any, ...]) -> Trace:
@@ -322,7 +358,7 @@ class ContinuationPlace(Place):
     """The rest of a program behind a graph break."""
 
     def __init__(self, region: Region, layout: Layout, contexts: tuple[FrameContext, ...]) -> None:
-        super().__init__(region, str(layout))
+        super().__init__(region, str(layout), next(_region_numbers))
         self.layout = layout
         self.contexts = contexts
         self.callable = core.Continuation(self.table, self.on_miss, layout.names())
