@@ -1,7 +1,7 @@
 """The code that runs around compiled graphs: straight-line Python, generated for one graph.
 
 Contract. `build(plan)` returns a callable with the torch-level graph's signature. The text of what it generates
-is its attribute `source`. With gradients it is one `torch.autograd.Function` with generated `forward` and
+is its attribute `source`, what it was generated from its attribute `plan`. With gradients it is one `torch.autograd.Function` with generated `forward` and
 `backward`; without, a plain function. What is known when the graph is made (which results are written back, which are
 views of what, which gradients exist) is spelled out line by line, and nothing of it is looked up in a call.
 
@@ -116,7 +116,9 @@ def build(plan: Plan) -> Callable[..., Any]:
         _run_forward(code, plan, arguments, 1)
         _write_backs(code, plan, arguments, tracked=False)
     _outputs(code, plan, arguments)
-    return code.function("call")
+    call = code.function("call")
+    call.plan = plan  # type: ignore[attr-defined]
+    return call
 
 
 def _leaves(plan: Plan, result: int) -> bool:

@@ -1,0 +1,6 @@
+.PHONY: sweep-aot bench-aot
+sweep-aot: native  ## every differentiable operator of op_db through aot_eager against eager (minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow tests/aot
+
+bench-aot: native  ## ahead-of-time stage beside torch's: stage time, wrapper, kept memory
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/aot.py
