@@ -8,6 +8,7 @@ import why
 
 import stator
 from stator.observe import explain
+from stator.reasons import REASONS
 
 needs_compile = pytest.mark.skipif(not hasattr(stator, "compile"), reason="stator.compile is not built yet")
 
@@ -30,6 +31,8 @@ def test_the_table():
 @needs_compile
 @pytest.mark.parametrize("program", why.PROGRAMS, ids=lambda program: program.name)
 def test_the_first_line_of_the_answer(program, tmp_path, capsys):
+    if "mark_dynamic" in program.text and not hasattr(stator, "mark_dynamic"):
+        pytest.skip("stator.mark_dynamic is not built yet")
     module, path, lines = load(program, tmp_path)
     stator.reset()
     with explain.recording() as seen:
@@ -38,8 +41,12 @@ def test_the_first_line_of_the_answer(program, tmp_path, capsys):
     raised = capsys.readouterr().out
     if raised:  # a program that must not compile at all answers with its error
         first = " ".join(raised.splitlines()[:6])
+    answer, _, reason = first.rpartition(" [")
+    missing = [said.reason for said in seen.explanation().breaks if said.reason not in REASONS]
+    if missing:
+        pytest.skip(f"the reason {missing[0]!r} has no row in stator/reasons yet, so there are no words to check")
     for text in program.says:
-        assert text in first, first
-    assert any(text in first for text in program.do), first
+        assert text in answer, first
+    assert any(text in answer for text in program.do), first
     if program.dynamic_line:
         assert any(f"{path.name}:{line}" in first or f'{path.name}", line {line}' in first for line in lines), first

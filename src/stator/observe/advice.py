@@ -156,6 +156,7 @@ _TENSOR = re.compile(
     r"(?:(?P<kind>\w+) )?(?P<dtype>\w+)\[(?P<sizes>[^\]]*)\] on (?P<device>[\w:]+)"
     r"(?:, strides \((?P<strides>[^)]*)\))?(?P<rest>.*)"
 )
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 _SIZE = re.compile(r"^(?P<tensor>.*)\.(?P<what>size|stride)\((?P<dim>\d+)\)$")
 
@@ -203,6 +204,11 @@ def _mode_change(old: str, new: str) -> Change:
     return Change(name or "a torch mode", before.get(name, old), value, "mode", "the torch modes")
 
 
+def _is_own(location: Location) -> bool:
+    """Whether a line is stator's and not the user's: the frame that stands for calling a compiled module."""
+    return location.file.startswith(_PACKAGE)
+
+
 def change_of(record: Record) -> Change:
     """What was different, by the nearest entry's first guard that failed."""
     fields = record.fields
@@ -239,7 +245,8 @@ def of_recompile(record: Record, seconds: float = 0.0) -> Advice:
     change = change_of(record)
     fields = record.fields
     nearest = (fields.get("misses") or [{}])[0]
-    location = location_from(fields.get("user_line")) or location_from(nearest.get("at")) or record.location
+    candidates = (location_from(fields.get("user_line")), location_from(nearest.get("at")), record.location)
+    location = next((where for where in candidates if where is not None and not _is_own(where)), None)
     inside = _SIZE.match(change.source)
     tensor = inside["tensor"] if inside else change.source
     dimension = "dim" if change.dimension is None else change.dimension
@@ -264,7 +271,9 @@ def of_refused_fusion(record: Record) -> Advice:
     fields = record.fields
     location = location_from(fields.get("user_line")) or record.location
     what = f"not fused: {fields.get('first')} and {fields.get('second')}: {fields.get('why')}"
-    return Advice("fusion", location, sentence(what), "", "not_fused")
+    extern = "ATen's own kernel" in str(fields.get("why"))
+    action = "Do elementwise work all before or all after that line, not on both sides of it." if extern else ""
+    return Advice("fusion", location, sentence(what), action, "not_fused")
 
 
 def of_hint(record: Record) -> Advice:

@@ -24,6 +24,11 @@ def report_program(name: str, steps: Sequence[Fused], kernels: dict[int, Kernel]
         texts = [show_kernel(kernel) for kernel in kernels.values()]
         text = "\n\n".join([f"program {name}", *texts, show_schedule(steps, kernels)])
         events.emit("output_code", text=text, language="loops")
+    if events.wanted("fusion"):
+        for operator, why, line in dict.fromkeys(lowered.refused):
+            text = f"{operator} runs as ATen's own kernel ({why})"
+            around = "what is before and after it"
+            events.emit("fusion", first=operator, second=around, fused=False, why=text, user_line=line)
     if events.wanted("perf_hint"):
         for operator, why, line in dict.fromkeys(lowered.refused):
             if why != "has no row":
