@@ -48,6 +48,7 @@ GENERIC = frozenset(
         filter, enumerate, reversed, functools._lru_cache_wrapper, types.CodeType, *itertools_types(),
     }
 )  # fmt: skip
+TUPLE_FIELD = type(collections.namedtuple("Field", "x").x)
 NN_DICTS = ("_parameters", "_buffers", "_modules")
 
 
@@ -181,6 +182,8 @@ class Attributes(TracerState):
                 raise
         if holder in SLOTS:
             return self._slot(target, kind, attribute, name)
+        if holder is TUPLE_FIELD:
+            return self.get_item(target, attribute.__reduce__()[1][0])
         if isinstance(target, enum.Enum) or guard_kind(target) is not None:
             return self._of_constant(target, name)
         getter = lookup_special(holder, "__get__")
@@ -561,9 +564,6 @@ class Attributes(TracerState):
         if written is DELETED or (written is NotImplemented and not present):
             raise UserException(AttributeError(f"{name!r}"))
         self.world.write_attribute(target, name, DELETED)
-
-    def store_tensor_attr(self, tensor: AbstractTensor, name: str, value: Any) -> None:
-        raise NotImplementedError
 
     # Imports
 

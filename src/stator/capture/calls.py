@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from stator._native.core import Dispatcher
-from stator.capture import marks
+from stator.capture import marks, nonstrict
 from stator.capture.attributes import is_trusted
 from stator.capture.control import Break, UserException
 from stator.capture.frame import NULL, UNBOUND, Frame, Pending
@@ -75,6 +75,9 @@ class Calls(TracerState):
             return handler(self, args, kwargs)
         if role_of(function) is Role.OPERATION:
             return self.operate(function, tuple(args), kwargs)
+        mark = marks.mark_of(function)
+        if mark is not None:
+            return self._call_marked(function, mark, args, kwargs)
         if kind is functools._lru_cache_wrapper:
             # The cache only spares work; interpreting the function again gives the same value.
             return self.call(function.__wrapped__, args, kwargs)
@@ -118,9 +121,23 @@ class Calls(TracerState):
     def _call_marked(self, function: Any, mark: marks.Mark, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if mark is marks.Mark.DISABLED:
             raise Break("disabled_function", describe(function))
-        if mark is marks.Mark.ALLOWED:
-            return self.operate(function, tuple(args), kwargs)
-        raise Break("opaque_callable", describe(function))
+        self.indirect()
+        if mark is marks.Mark.ALLOWED or mark is marks.Mark.NONSTRICT:
+            return nonstrict.record_call(self, function, args, kwargs)
+        if mark is marks.Mark.CONSTANT:
+            return self._constant_result(function, args, kwargs)
+        raise Break("forbidden_function", describe(function))
+
+    def _constant_result(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """The program promised that the result never changes: it is called now, once."""
+        for part in (*args, *kwargs.values()):
+            if type(part) is AbstractTensor:
+                raise Break("tensor_to_python", f"an argument of {describe(function)}, whose result is assumed constant")
+        originals = [self.world.original_of(arg) for arg in args]
+        value = self.native(function, *originals, **{key: self.world.original_of(arg) for key, arg in kwargs.items()})
+        if guard_kind(value) is None:
+            return self.world.element(value, self.tree.const(value))
+        return value
 
     def _interpret(self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
         self.guard_function(function)

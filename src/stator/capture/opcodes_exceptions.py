@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stator.bytecode import Instruction
-from stator.capture.control import UserException
+from stator.capture.control import Break, UserException
 from stator.capture.frame import ExceptionSlot, Frame
 from stator.capture.opcodes import opcode
 
@@ -95,7 +95,8 @@ def raise_varargs(tracer: Tracer, frame: Frame, instruction: Instruction) -> Non
                 cause = tracer.call(cause, [], {})
             elif not isinstance(cause, BaseException):
                 raise UserException(TypeError("exception causes must derive from BaseException"))
-        tracer.require_own_exception(error)
+        if tracer.world.is_outside(error):
+            raise Break("c_writes_object", "the cause of an exception made outside")
         error.__cause__ = cause
     else:
         error = _made(tracer, frame.stack[-1])

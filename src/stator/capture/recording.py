@@ -84,6 +84,10 @@ class Recording(TracerState):
         except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError) as error:
             raise Break("operator_error", f"{name}: {first_line(error)}") from None
 
+    def attach_results(self, node: torch.fx.Node, result: Any, inputs: set[int]) -> None:
+        """Tell the tensors of a tuple of results how the graph computes them."""
+        self._attach_parts(node, result, (), inputs)
+
     def _attach(self, node: torch.fx.Node, result: Any, inputs: set[int]) -> None:
         """Tell new tensors how the graph computes them."""
         if type(result) is AbstractTensor:

@@ -197,7 +197,7 @@ class TracerState:
     def tensor_attr(self, tensor: Any, name: str) -> Any:
         raise NotImplementedError
 
-    def proxy(self, function: Any) -> Any:
+    def store_tensor_attr(self, tensor: Any, name: str, value: Any) -> None:
         raise NotImplementedError
 
     def callable_for_c(self, function: Any) -> Any:

@@ -242,6 +242,8 @@ CLASSES: dict[type, Any] = {
     types.SimpleNamespace: _stored,
     torch.Size: _size,
     torch.device: _plain,
+    torch.finfo: _plain,
+    torch.iinfo: _plain,
     ExceptionGroup: _exception_group,
     BaseExceptionGroup: _exception_group,
     memoryview: _refuse("memoryview"),

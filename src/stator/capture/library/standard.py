@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stator.capture.control import Break, UserException
+from stator.capture.instance_dicts import InstanceDict
+from stator.capture.nonstrict import autograd_function
 from stator.values.constants import guard_kind, is_constant
 
 if TYPE_CHECKING:
@@ -114,9 +116,37 @@ def _deepcopy(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if kind is set:
             tracer.world.read(part)
             return {copied(inner) for inner in part}
-        raise Break("c_reads_object", f"copy.deepcopy of a {kind.__name__}")
+        if tracer.is_python_method(part, "__deepcopy__"):
+            return tracer.call(tracer.special(part, "__deepcopy__"), [{}], {})
+        return _copied_instance(tracer, part, memo, copied)
 
     return copied(value)
+
+
+def _copied_instance(tracer: Tracer, part: Any, memo: dict[int, Any], copied: Any) -> Any:
+    """A deep copy of an instance that keeps its state in its `__dict__`, as `object.__reduce_ex__` has it."""
+    kind = type(part)
+    plain = (
+        kind.__reduce_ex__ is object.__reduce_ex__
+        and kind.__reduce__ is object.__reduce__
+        and getattr(kind, "__getstate__", None) is getattr(object, "__getstate__", None)
+        and not hasattr(kind, "__setstate__")
+        and not hasattr(kind, "__getnewargs_ex__")
+        and kind.__new__ is object.__new__
+        and not isinstance(part, torch.nn.Module)
+        and not any(base.__dict__.get("__slots__") for base in kind.__mro__)
+    )
+    if not plain:
+        raise Break("c_reads_object", f"copy.deepcopy of a {kind.__name__}")
+    tracer.world.guard_type(part)
+    made = object.__new__(kind)
+    memo[id(part)] = made
+    names = (
+        tracer.instance_snapshot(InstanceDict(part)) if tracer.world.is_outside(part) else dict(part.__dict__)
+    )
+    for name, held in names.items():
+        made.__dict__[name] = copied(held)
+    return made
 
 
 def _signature(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -174,6 +204,7 @@ CONSTANT_FUNCTIONS = (
 
 
 FUNCTIONS: dict[Any, Any] = {
+    torch.autograd.Function.apply.__func__: autograd_function,
     functools.reduce: _reduce,
     functools.lru_cache: _lru_cache,
     itertools.chain.from_iterable: _chain_from_iterable,

@@ -1,0 +1,94 @@
+"""Calls recorded whole: functions marked `nonstrict_trace` or `allow_in_graph`, and `torch.autograd.Function`.
+
+Contract. Such a function is not interpreted: it runs on stand-ins to learn what it gives, and the graph calls it with
+real tensors. Arguments and results may be nested in any registered pytree; tensors travel flat, everything else is a
+constant of the node, frozen and not guarded, as the non-strict model has it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from stator.capture.control import Break
+from stator.tensors import twins
+from stator.tensors.abstract import AbstractTensor
+
+if TYPE_CHECKING:
+    from stator.capture.tracer import Tracer
+
+
+class FlatCall:
+    """A graph node's target: calls `function` with tensors put back where they stood, and gives tensors flat."""
+
+    def __init__(self, function: Any, leaves: list[Any], structure: Any, positions: list[int]) -> None:
+        self.function = function
+        self.leaves = leaves  # constants; None where a tensor goes
+        self.structure = structure
+        self.positions = positions
+        self.result_structure: Any = None
+        self.result_leaves: list[Any] = []
+        self.result_positions: list[int] = []
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.__qualname__ = self.__name__
+        self.__module__ = getattr(function, "__module__", None) or "stator"
+
+    def run(self, tensors: tuple[Any, ...]) -> Any:
+        """The function's own result."""
+        leaves = list(self.leaves)
+        for position, tensor in zip(self.positions, tensors, strict=True):
+            leaves[position] = tensor
+        args, kwargs = pytree.tree_unflatten(leaves, self.structure)
+        return self.function(*args, **kwargs)
+
+    def __call__(self, *tensors: Any) -> tuple[Any, ...]:
+        leaves = pytree.tree_leaves(self.run(tensors))
+        return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+def is_leaf(value: Any) -> bool:
+    return type(value) is AbstractTensor
+
+
+def record_call(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Record one call of `function`."""
+    for part in (*args, *kwargs.values()):
+        tracer.world.read_deep(part)
+    leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)), is_leaf=is_leaf)
+    positions = [position for position, leaf in enumerate(leaves) if type(leaf) is AbstractTensor]
+    tensors = tuple(leaves[position] for position in positions)
+    constants = [None if type(leaf) is AbstractTensor else tracer.world.original_of(leaf) for leaf in leaves]
+    call = FlatCall(function, constants, structure, positions)
+
+    def shapes(*stand_ins: Any) -> tuple[Any, ...]:
+        result = call.run(stand_ins)
+        found, call.result_structure = pytree.tree_flatten(result)
+        call.result_leaves = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in found]
+        call.result_positions = [
+            position for position, leaf in enumerate(found) if isinstance(leaf, torch.Tensor)
+        ]
+        return tuple(leaf for leaf in found if isinstance(leaf, torch.Tensor))
+
+    try:
+        flat = twins.run(shapes, tensors, {}, _map_flat)
+    except Exception as error:
+        text = f"{call.__name__}: {type(error).__name__}: {error}".splitlines()[0]
+        raise Break("nonstrict_call_failed", text) from None
+    node = tracer.graph.call(call, tensors, {}, flat)
+    tracer.attach_results(node, flat, {id(tensor) for tensor in tensors})
+    result_leaves = list(call.result_leaves)
+    for position, tensor in zip(call.result_positions, flat, strict=True):
+        result_leaves[position] = tensor
+    return pytree.tree_unflatten(result_leaves, call.result_structure)
+
+
+def _map_flat(value: Any, convert: Any) -> Any:
+    return tuple(convert(leaf) for leaf in value) if isinstance(value, tuple) else convert(value)
+
+
+def autograd_function(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """`SomeFunction.apply(...)`: forward and backward are called by the graph as they are."""
+    cls = args[0]
+    return record_call(tracer, cls.apply, args[1:], kwargs)
