@@ -1,6 +1,7 @@
 """Nothing stays alive but entries and what they must hold; reference counts are what they were."""
 
 import gc
+import os
 import resource
 import sys
 import weakref
@@ -126,7 +127,8 @@ def test_a_thousand_dispatchers_are_collected():
     for _ in range(10):
         round_of(100)
     assert len(gc.get_objects()) <= objects + 50
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss <= memory + 8 * 1024
+    if "libasan" not in os.environ.get("LD_PRELOAD", ""):  # the sanitizer keeps freed memory back on purpose
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss <= memory + 8 * 1024
 
 
 def test_an_entry_keeps_no_argument_alive():
