@@ -1,49 +1,83 @@
 """Symbolic sizes of the traced graph as sizes of the loop language.
 
-Contract. `Symbols.size` turns an `int`, a `torch.SymInt` or a number into a `Size`. What a SymInt's expression is
-made of (a free size, a quotient of sizes, ...) becomes one symbol each; `Symbols.origin` remembers the atom's
-expression, so that the program builder can compute it from the program's inputs.
+Contract. `Symbols.size` turns an `int` or a `torch.SymInt` into a `Size`. A term of the size algebra that is no
+polynomial (a quotient, a minimum) becomes a symbol of its own: kernels need only its value. `Symbols.compute` says how a
+program works that value out from the free sizes.
+
+Free sizes are at least 0; what is proven beyond that stays with the guards.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from stator.loops.integers import Polynomial, Size, of_atom, product_of, quotient, single_atom, symbol
-
+from stator.exc import InternalStatorError
+from stator.loops.integers import Size, product_of, symbol
 
 
 class Symbols:
     """The symbols of one graph."""
 
     def __init__(self) -> None:
-        self.origin: dict[str, Any] = {}  # symbol name -> the expression object it stands for
+        self.origin: dict[str, tuple[Any, Any]] = {}  # symbol name -> (its term, the algebra it belongs to)
 
     def size(self, value: Any) -> Size:
         if isinstance(value, torch.SymInt):
-            return self.expression(value.node.expr)
+            node = value.node
+            return self.expression(node.expr, node.context.algebra)
         return int(value)
 
-    def expression(self, expression: Any) -> Size:
-        """An integer expression of the size algebra (`sizes/expression.py`)."""
-        known = expression.constant
+    def expression(self, term: Any, algebra: Any) -> Size:
+        """An integer term as a polynomial over symbols."""
+        known = term.constant
         if known is not None:
             return int(known)
-        if expression.kind == "poly":
+        if term.kind == "poly":
             total: Size = 0
-            for factors, coefficient in expression.factors():
-                total = total + product_of([self.expression(factor) for factor in factors]) * coefficient
+            for monomial, factor in term.terms:
+                total = total + product_of(self._atom(algebra.atoms[number], algebra) for number in monomial) * factor
             return total
-        name = str(expression)
-        self.origin[name] = expression
+        return self._atom(term, algebra)
+
+    def _atom(self, term: Any, algebra: Any) -> Size:
+        known = term.constant
+        if known is not None:
+            return int(known)
+        if term.kind == "poly":
+            return self.expression(term, algebra)
+        name = str(term.name) if term.kind == "symbol" else f"n{term.number}"
+        self.origin[name] = (term, algebra)
         return symbol(name)
 
+    def compute(self, name: str, value_of: Callable[[Size], Any]) -> Any:
+        """The value of a symbol that is no input, from the values of the sizes it is made of."""
+        term, algebra = self.origin.get(name, (None, None))
+        rule = COMPUTED.get(getattr(term, "kind", ""))
+        if rule is None:
+            raise InternalStatorError(f"the program cannot know the size {name}", reason="graph_form")
+        return rule([value_of(self.expression(operand, algebra)) for operand in term.args])
 
-def symbol_name(value: Size) -> str | None:
-    """The name, if the size is exactly one symbol."""
-    atom = single_atom(value) if isinstance(value, Polynomial) else None
-    return atom.name if atom is not None and atom.kind == "Symbol" else None
+
+def _fold(name: str) -> Callable[[list[Any]], Any]:
+    def rule(values: list[Any]) -> Any:
+        result = values[0]
+        for value in values[1:]:
+            symbolic = result if not isinstance(result, int) else value
+            if isinstance(symbolic, int):
+                result = min(result, symbolic) if name == "minimum" else max(result, symbolic)
+            else:
+                result = getattr(type(symbolic), name)(result, value)
+        return result
+
+    return rule
 
 
+# Terms a program can compute. `values` are ints or the runtime's integer expressions.
+COMPUTED: Mapping[str, Callable[[list[Any]], Any]] = {
+    "floordiv": lambda values: values[0] // values[1],
+    "min": _fold("minimum"),
+    "max": _fold("maximum"),
+}

@@ -128,7 +128,7 @@ class Assembly:
         if atom.kind == "Symbol":
             found = self.symbols.get(atom.name)
             if found is None:
-                found = self.symbols[atom.name] = self.lowered.symbols.evaluate(atom.name, self.symbols)
+                found = self.symbols[atom.name] = self.lowered.symbols.compute(atom.name, self.size)
             return found
         left, right = self.size(atom.left), self.size(atom.right)
         if atom.kind == "Quotient":

@@ -2,12 +2,14 @@
 
 Contract. `emit(kernel, module, target, way, name)` adds `void name(void *const *buffers, const int64_t *ints, int64_t begin,
 int64_t end)` to the module. `shape(kernel, way)` says how many units the outermost parallel range has and how many of
-them are worth a thread. There are three ways to walk a kernel, chosen by `choose`:
+them are worth a thread. There are four ways to walk a kernel, chosen by `choose`:
 
     flat      one variable and no row: units are elements, the vector runs along them
     rows      units are rows; the vector runs along the last inner variable
     columns   units are blocks of the last outer variable, along which the vector runs; inner variables are plain loops
               (a sum over the first dimension of a matrix)
+    tiles     memory lies along one variable on the one side and along another on the other: square tiles are loaded
+              along the one and turned in registers (see `tiles.py`)
 
 Every loop over vectors is followed by one for the remainder: with lanes masked off on AVX-512, one element at a time
 elsewhere. No pass pipeline runs behind this: loops carry their state in phi nodes, invariant values are hoisted here.
@@ -25,6 +27,7 @@ from stator.emit.cpu.elements import Elements, memory_type
 from stator.emit.cpu.frames import I64, POINTER, Frame, integer
 from stator.emit.cpu.math_ir import Target
 from stator.emit.cpu.reduce import Reducer
+from stator.emit.cpu.tiles import TILE_WEIGHT, TILES_A_UNIT, turned_frames, turned_variable
 from stator.loops.integers import Atom, Size, coefficient_of, quotient, single_atom, upper_bound, variable
 from stator.loops.ir import TYPES, Expression, Kernel, Stage, walk
 from stator.loops.schedule import every_index, roots_of, stores_of
@@ -42,10 +45,11 @@ UNKNOWN_ROW = 4096
 class Way:
     """How to walk a kernel."""
 
-    name: str  # "flat", "rows" or "columns"
+    name: str
     vector: Atom | None
     lanes: int
     unroll: int
+    across: Atom | None = None  # of tiles: the other variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +75,10 @@ def shape(kernel: Kernel, way: Way) -> Shape:
     if way.name == "rows":
         return Shape(total(kernel.outer), max(WORK_PER_THREAD // work, 1))
     width = way.lanes * way.unroll
-    count = quotient(extent(kernel.outer[-1]) + (width - 1), width)
-    return Shape(total(kernel.outer[:-1]) * count, max(WORK_PER_THREAD // (work * width), 1))
+    blocked = kernel.outer[-1] if way.across is None else way.across
+    count = quotient(extent(blocked) + (width - 1), width)
+    rest = total([atom for atom in kernel.outer if atom is not blocked])
+    return Shape(rest * count, max(WORK_PER_THREAD // (work * width), 1))
 
 
 # Choosing
@@ -93,6 +99,9 @@ def choose(kernel: Kernel, target: Target) -> Way:
         wide = upper_bound(extent(kernel.outer[-1]))
         if across > along and (wide is None or wide >= 4) and not kernel.scratch:
             return Way("columns", kernel.outer[-1], lanes, 4 if weight < 60 else 2 if weight < 160 else 1)
+    across = turned_variable(kernel, lanes) if weight <= TILE_WEIGHT and not _has_rows(kernel) else None
+    if across is not None:
+        return Way("tiles", kernel.inner[-1], lanes, TILES_A_UNIT, across)
     vector = kernel.inner[-1] if kernel.inner else None
     return Way("rows", vector, lanes, _unroll(weight))
 
@@ -156,7 +165,7 @@ class Emitter:
     def run(self) -> None:
         self._arguments()
         self.entry.prepare(self._roots())
-        {"flat": self._flat, "rows": self._rows, "columns": self._columns}[self.way.name]()
+        {"flat": self._flat, "rows": self._rows, "columns": self._columns, "tiles": self._tiles}[self.way.name]()
         self.builder.ret_void()
 
     def _roots(self) -> list[Expression]:
@@ -430,6 +439,67 @@ class Emitter:
             return self._column_sweep(inside, rest, stage, sets, carried)
 
         return self.loop(integer(0), high, 1, state, body, "inner")
+
+    def _tiles(self) -> None:
+        """Blocks of rows; in each, turned tiles, then what no whole tile covers."""
+        way, vector, across = self.way, self.way.vector, self.way.across
+        assert vector is not None and across is not None
+        (stage,) = self.kernel.stages
+        rest = [atom for atom in self.kernel.outer if atom is not across]
+        width = way.lanes * way.unroll
+        count = quotient(extent(across) + (width - 1), width)
+        blocks = _blocks(count)
+        roots = [store.value for store in stage.stores]
+
+        def block(bound: dict[Atom, Value]) -> None:
+            number = bound.pop(blocks)
+            outer = Frame(self.elements, self.entry, bound, self.names)
+            self._inner_loops(outer, list(self.kernel.inner[:-1]), lambda frame: tiles_of(frame, number))
+
+        def tiles_of(frame: Frame, number: Value) -> None:
+            frame.prepare(roots, stage.stores)
+            low = self.builder.mul(number, integer(width))
+            high = self._smaller(self.builder.add(low, integer(width)), frame.whole(extent(across)))
+            length = frame.whole(extent(vector))
+            mask = integer(-way.lanes)
+            whole = self.builder.and_(length, mask)
+            covered = self.builder.add(low, self.builder.and_(self.builder.sub(high, low), mask))
+
+            def along(i: Value, _: list[Value]) -> list[Value]:
+                self.loop(low, covered, way.lanes, [], lambda j, state: (tile(frame, i, j), state)[1], "tile")
+                return []
+
+            self.loop(integer(0), whole, way.lanes, [], along, "tiles")
+
+            def uncovered(j: Value, _: list[Value]) -> list[Value]:
+                first = self.builder.select(self.builder.icmp_signed("<", j, covered), whole, integer(0))
+                row = Frame(self.elements, frame, {across: j}, self.names)
+                row.prepare(roots, stage.stores)
+                self._remainder(row, first, length, [], lambda f, state: self._elements_of(stage, f, [], state))
+                return []
+
+            self.loop(low, high, 1, [], uncovered, "edge")
+
+        def tile(frame: Frame, i: Value, j: Value) -> None:
+            for inside in turned_frames(self.elements, frame, stage, way, i, j):
+                self._elements_of(stage, [inside], [], [])
+
+        self._units((*rest, blocks), [*(extent(atom) for atom in rest), count], block)
+
+    def _inner_loops(self, frame: Frame, variables: list[Atom], body: Callable[[Frame], None]) -> None:
+        if not variables:
+            body(frame)
+            return
+        atom, rest = variables[0], variables[1:]
+
+        def turn(counter: Value, _: list[Value]) -> list[Value]:
+            self._inner_loops(Frame(self.elements, frame, {atom: counter}, frame.names), rest, body)
+            return []
+
+        self.loop(integer(0), frame.whole(extent(atom)), 1, [], turn, "inner")
+
+    def _smaller(self, left: Value, right: Value) -> Value:
+        return self.builder.select(self.builder.icmp_signed("<", left, right), left, right)
 
     def _units(self, variables: Sequence[Atom], extents: Sequence[Size], body: Callable[[dict[Atom, Value]], None]) -> None:
         """Each unit in [begin, end): its variables by division for the first, by counting up for the others."""
