@@ -60,6 +60,7 @@ class _Recorder(TorchFunctionMode):
             return result
         leaves = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         writes = func in (torch._C._set_grad_enabled, torch.Tensor.__setitem__)
+        writes = writes or isinstance(func, torch._ops.OpOverload) and func._schema.is_mutable
         if not leaves and not writes:
             return result
         node = self.graph.call_function(func, self.lower(args), self.lower(kwargs))

@@ -73,11 +73,12 @@ def _compile(
     every_name = [*names, *_owned_names(owned, names)]
     places = {id(tensor): len(inputs) + place for place, tensor in enumerate(owned.values())}
     joint = trace_joint(gm, every, every_name, places, decompositions)
+    every += joint.adopted
     if any(joint.differentiable):
         plan = _training(joint, every, fw_compiler, bw_compiler, how)
     else:
         plan = _inference(joint, every, inference_compiler)
-    plan.owned = list(owned.values())
+    plan.owned = [*owned.values(), *joint.adopted]
     return build(plan)
 
 

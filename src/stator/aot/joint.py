@@ -80,7 +80,7 @@ class Joint:
     writes: list[Write]
     tangent_of: list[int]  # per tangent: the result it is the gradient of
     gradient_of: list[int]  # per gradient output of the tape: the argument it belongs to
-    synthetic: list[tuple[int, ...]] = field(default_factory=list)
+    adopted: list[torch.Tensor] = field(default_factory=list)  # arguments beyond those given, see `_adopt`
     differentiable: list[bool] = field(default_factory=list)  # per result
     backward_error: str | None = None  # what autograd raises for this program when asked for gradients
     out_spec: Any = None
@@ -130,8 +130,10 @@ class _Tracing:
     ) -> None:
         self.recorder = recorder
         self.module = module
-        self.inputs = inputs
-        self.names = names
+        self.inputs = list(inputs)
+        self.names = list(names)
+        self.given = len(inputs)
+        self.adopted: dict[int, int] = {}
         self.owned = owned
         self.leaves: list[Any] = []  # what gradients are taken of
         self.values: list[Any] = []  # what the program gets
@@ -141,6 +143,7 @@ class _Tracing:
         recorder = self.recorder
         for name, value in zip(self.names, self.inputs, strict=True):
             self._add_input(name, value)
+        recorder.adopt_real = self._adopt
         with recording(recorder), restored_modes():
             owned = {identity: self.values[place] for identity, place in self.owned.items()}
             placeholders = sum(1 for node in self.module.graph.nodes if node.op == "placeholder")
@@ -148,11 +151,24 @@ class _Tracing:
         leaves, out_spec = pytree.tree_flatten(result)
         leaves = [recorder.own(leaf) for leaf in leaves]
         joint = Joint(recorder.tape, 0, [], [], [], [], out_spec=out_spec, inputs=len(self.inputs))
+        joint.adopted = self.inputs[self.given :]
         self._plan_writes(joint)
         result_tensors = self._plan_outputs(joint, leaves)
         self._differentiate(joint, result_tensors)
         self._functionalise(joint, result_tensors)
         return joint
+
+    def _adopt(self, real: torch.Tensor) -> AbstractTensor:
+        """A tensor that code reaches by itself becomes an argument the runtime passes: it may be written, or trained."""
+        known = self.adopted.get(id(real))
+        if known is None:
+            known = self.adopted[id(real)] = len(self.inputs)
+            self.inputs.append(real)
+            name = f"captured_{known}"
+            self.names.append(name)
+            with torch._C._DisableTorchDispatch():
+                self._add_input(name, real)
+        return self.values[known]  # type: ignore[no-any-return]
 
     # --- inputs ------------------------------------------------------------------------------------------------
     def _add_input(self, name: str, value: Any) -> None:

@@ -65,6 +65,8 @@ class Recorder(TorchDispatchMode):
         self.values: dict[int, torch.Tensor] = {}  # real mode: id of an abstract tensor -> its real twin
         self.alive: list[Any] = []
         self.symbols: Any = None  # lowers symbolic numbers; see sizes.py
+        self.adopt_real: Callable[[torch.Tensor], AbstractTensor] | None = None
+        self.literals: set[Step] = set()
         self.moved: dict[Step, AbstractTensor] = {}  # step that made a memory -> the tensor whose sizes changed since
         self._constants: dict[int, AbstractTensor] = {}
         self._sequence: list[int] = []  # autograd sequence numbers at which a new user line began
@@ -101,6 +103,12 @@ class Recorder(TorchDispatchMode):
             self.alive.append(real)
             if self.real:
                 self.values[id(made)] = real
+        return made
+
+    def literal(self, real: torch.Tensor) -> AbstractTensor:
+        """A constant that `torch.tensor(...)` made while tracing: each run starts from its value now."""
+        made = self.constant(real)
+        self.literals.add(made.op)
         return made
 
     def hold(self, value: Any, stem: str) -> Step:
@@ -148,6 +156,8 @@ class Recorder(TorchDispatchMode):
         if row.namespace != "aten":
             dynamo_free.settle_custom_operator(func)
         operands: list[Step] = []
+        if row.name == "lift_fresh" and not isinstance(args[0], AbstractTensor):
+            return self._identity(self.literal(args[0]))
         tensor_args = tuple([self.own(value) for value in args])
         if kwargs:
             kwargs = {name: self.own(value) for name, value in kwargs.items()}
@@ -292,9 +302,12 @@ class Recorder(TorchDispatchMode):
         raise refuse("aot_escaped", detail=repr(tensor), line=self.line())
 
     def _own_real(self, value: torch.Tensor) -> AbstractTensor:
-        if isinstance(value, AbstractTensor):
-            return self.own(value)  # type: ignore[no-any-return]
-        if id(value) not in self._constants and self.on_real_tensor is not None:
+        known = self._constants.get(id(value))
+        if known is not None:
+            return known
+        if self.adopt_real is not None and not self.backward:
+            return self.adopt_real(value)
+        if self.on_real_tensor is not None:
             self.on_real_tensor(value)
         return self.constant(value)
 

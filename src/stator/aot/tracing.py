@@ -29,10 +29,11 @@ from stator.aot.abstract import AbstractTensor
 from stator.aot.checkpointing import settle_checkpoint
 from stator.aot.dynamo_free import settle_transforms
 from stator.aot.export import to_graph_module
+from stator.aot.functionalise import written_handles
 from stator.aot.lines import user_line
 from stator.aot.recorder import Recorder
 from stator.aot.refusal import refuse
-from stator.aot.tape import INPUT, Step
+from stator.aot.tape import CALL, INPUT, Step, like, map_steps, substitute
 
 MODES = ("fake", "real", "symbolic")
 
@@ -54,14 +55,14 @@ def _trace(
     fn: Callable[..., Any], mode: str, allow_real_inputs: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> torch.fx.GraphModule:
     leaves, in_spec = pytree.tree_flatten((args, kwargs))
-    names = _leaf_names(fn, args, kwargs)
+    argument_names, names = _names(fn, args, kwargs)
     sources: dict[str, str] = {}
 
     def meet_real(tensor: torch.Tensor) -> None:
         description = _describe(fn, tensor)
-        if not allow_real_inputs and description is not None:
+        if not allow_real_inputs:
             raise refuse("aot_real_tensor", detail=description, line=recorder.line() or "")
-        sources[f"_tensor_constant{len(recorder.tape.constants)}"] = description or "made while tracing"
+        sources[f"_tensor_constant{len(recorder.tape.constants)}"] = description
 
     recorder = Recorder(real=mode == "real", locate=user_line, on_real_tensor=meet_real)
     try:
@@ -73,15 +74,32 @@ def _trace(
             result = fn(*call_args, **call_kwargs)
         out_leaves, out_spec = pytree.tree_flatten(result)
         recorder.tape.outputs = [_lower_output(recorder, leaf) for leaf in out_leaves]
+        _protect_literals(recorder)
         passes.dead_code(recorder.tape)
-        signature = _PyTreeInfo(list(names), in_spec, out_spec)
+        signature = _PyTreeInfo(argument_names, in_spec, out_spec)
         module = to_graph_module(recorder.tape, getattr(fn, "__name__", type(fn).__name__), _PyTreeCodeGen(signature))
         module.meta["mode"] = mode
-        module.meta["constants"] = {name: sources.get(name, "") for name in recorder.tape.constants}
+        module.meta["constants"] = {name: sources.get(name, "made while tracing") for name in recorder.tape.constants}
         module.meta["specialisations"] = _specialisations(names, leaves, recorder)
         return module
     finally:
         recorder.close()
+
+
+def _protect_literals(recorder: Recorder) -> None:
+    """A literal that the program writes is copied first, so that the graph starts anew each time."""
+    written = {handle.value.memory for step in recorder.tape.steps for handle in written_handles(step)}
+    steps: list[Step] = []
+    copies: dict[Step, Step] = {}
+    for step in recorder.tape.steps:
+        if copies:
+            substitute(step, lambda operand: copies.get(operand, operand))
+        steps.append(step)
+        if step in recorder.literals and step.value.memory in written:
+            copies[step] = like(step, CALL, torch.ops.aten.clone.default, (step,), None, step.value)
+            steps.append(copies[step])
+    recorder.tape.steps = steps
+    recorder.tape.outputs = map_steps(lambda step: copies.get(step, step), recorder.tape.outputs)
 
 
 @contextmanager
@@ -128,10 +146,11 @@ def _lower_output(recorder: Recorder, leaf: Any) -> Any:
     return recorder.lower(leaf, [])
 
 
-def _leaf_names(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-    """A placeholder name per leaf: the parameter's name, with its path where it holds several."""
+def _names(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """A name per argument, and one per leaf: the parameter's name, with its path where it holds several."""
     try:
-        bound = inspect.signature(fn).bind(*args, **kwargs)
+        called = fn.forward if isinstance(fn, torch.nn.Module) else fn
+        bound = inspect.signature(called).bind(*args, **kwargs)
         parameters = list(bound.signature.parameters.values())
     except (TypeError, ValueError):
         parameters = []
@@ -140,15 +159,26 @@ def _leaf_names(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     taken: set[str] = set()
     names: list[str] = []
     for owner, value in [*zip(owners, args, strict=True), *kwargs.items()]:
-        for path, _ in pytree.tree_flatten_with_path(value)[0]:
-            parts = "_".join(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path)
-            name = "".join(letter if letter.isalnum() else "_" for letter in f"{owner}_{parts}" if parts or letter)
-            name = (name if parts else owner).strip("_") or "argument"
+        for parts in _paths(value):
+            name = f"{owner}_{parts}" if parts else owner
+            name = "".join(letter if letter.isalnum() else "_" for letter in name).strip("_") or "argument"
             while name in taken:
                 name += "_"
             taken.add(name)
             names.append(name)
-    return names
+    return [*owners, *kwargs], names
+
+
+def _paths(value: Any) -> list[str]:
+    """A name for each leaf within an argument."""
+    try:
+        rows = [path for path, _ in pytree.tree_flatten_with_path(value)[0]]
+    except ValueError:  # a user's class that does not name its children
+        return [str(place) for place in range(len(pytree.tree_leaves(value)))]
+    return [
+        "_".join(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path)
+        for path in rows
+    ]
 
 
 def _specialisations(names: list[str], leaves: list[Any], recorder: Recorder) -> list[str]:
@@ -162,8 +192,8 @@ def _specialisations(names: list[str], leaves: list[Any], recorder: Recorder) ->
     return found + recorder.specialised
 
 
-def _describe(fn: Callable[..., Any], tensor: torch.Tensor) -> str | None:
-    """How the user calls a tensor the function reaches without being given it; None for one made while tracing."""
+def _describe(fn: Callable[..., Any], tensor: torch.Tensor) -> str:
+    """How the user calls a tensor the function reaches without being given it."""
     shape = f"{type(tensor).__name__} of size {tuple(tensor.shape)}"
     for name, value in _reachable(fn):
         if value is tensor:
@@ -172,20 +202,7 @@ def _describe(fn: Callable[..., Any], tensor: torch.Tensor) -> str | None:
             for path, inner in [*value.named_parameters(), *value.named_buffers()]:
                 if inner is tensor:
                     return f"`{name}.{path}`, a {shape}"
-    if tensor.grad_fn is None and type(tensor) is torch.Tensor and _just_made(tensor):
-        return None
     return f"a {shape}"
-
-
-def _just_made(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is the literal `torch.tensor(...)` makes before it is lifted into the trace."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_code is Recorder.__torch_dispatch__.__code__:
-            func = frame.f_locals.get("func")
-            return func in (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
-        frame = frame.f_back
-    return False
 
 
 def _reachable(fn: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
