@@ -121,6 +121,8 @@ class Attributes(TracerState):
             return InstanceDictMethod(target, name)
         if name == "__class__":
             return self.type_of(target)
+        if name == "__traceback__" and isinstance(target, BaseException):
+            self.require_traceback(target)
         getter = lookup_special(kind, "__getattribute__")
         if getter is not object.__getattribute__:
             return self._custom_getattribute(target, getter, name)

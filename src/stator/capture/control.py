@@ -41,8 +41,9 @@ class SkipFrame(TraceControl):
 
 
 class Restart(TraceControl):
-    """Trace again; `why` says what was learnt (it has been written where the new trace will see it)."""
+    """Trace again, and break off at `step` for the reason given."""
 
-    def __init__(self, why: Any) -> None:
-        super().__init__(why)
-        self.why = why
+    def __init__(self, step: int, broke: Break) -> None:
+        super().__init__(step, broke)
+        self.step = step
+        self.broke = broke

@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from stator.capture.control import Break, TraceControl, UserException
+from stator.capture.control import Break, Restart, TraceControl, UserException
 from stator.capture.frame import UNBOUND, Frame
 from stator.capture.graph import GraphBuilder, stack_line
 from stator.events import Location
@@ -40,6 +40,7 @@ class TracerState:
         self.step = 0  # instructions executed so far: names a point of the trace, when it is made again
         self.break_at: dict[int, Break] = {}
         self.last_raised: BaseException | None = None
+        self.raised_at: dict[int, int] = {}  # id of an exception -> the step that first raised it
         self.raised_step = 0  # where the exception that is under way was first raised
         self.own_functions: dict[int, Any] = {}
         self.generators: dict[int, Any] = {}  # id of a generator object of ours -> its driver
@@ -67,6 +68,12 @@ class TracerState:
     def indirect(self) -> None:
         """What runs next is not the last thing the current instruction does: the trace cannot be left in there."""
         self.frames[-1].resumable = False
+
+    def require_traceback(self, error: Any) -> None:
+        """The program looks at where an exception was raised: have the original code raise it, in real frames."""
+        step = self.raised_at.get(id(error))
+        if step is not None:
+            raise Restart(step, Break("traceback_needed", type(error).__name__))
 
     # Running natively
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from stator.capture.control import Break, SkipFrame, UserException
+from stator.capture.control import Break, Restart, SkipFrame, UserException
 from stator.capture.frame import Frame, Pending
 from stator.capture.tracer import Tracer
 from stator.values.source import ModesExpectation, SourceTree
@@ -130,7 +130,11 @@ def trace(start: Callable[[], tuple[Tracer, list[Frame]]], prepare: Callable[[Tr
         tracer.break_at = break_at
         if prepare is not None:
             prepare(tracer)
-        result = _trace_once(tracer, frames)
+        try:
+            result = _trace_once(tracer, frames)
+        except Restart as restart:
+            break_at = {**break_at, restart.step: restart.broke}
+            continue
         if result.ending is Ending.RAISED:
             # The original code raises it again, from the operation that did: traceback and handlers are then real.
             detail = type(result.value).__name__

@@ -59,6 +59,8 @@ class Tracer(Attributes, InstanceDicts, Operators, Iteration, Calls, Recording):
                 raised = caught.value
                 if raised is not self.last_raised:
                     self.last_raised, self.raised_step = raised, frame.step
+                    self.raised_at[id(raised)] = frame.step
+                    self.world.kept.append(raised)
                 frame.kwnames = ()
                 frame.resumable = False
                 frame.substitute = NULL

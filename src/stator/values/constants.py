@@ -17,7 +17,7 @@ BY_VALUE: frozenset[type] = frozenset({int, float, complex, str, bytes, torch.Si
 BY_IDENTITY: frozenset[type] = frozenset(
     {
         type(None), bool, type(Ellipsis), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format,
-        torch.qscheme, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+        torch.qscheme, torch.finfo, torch.iinfo, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
         types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, types.ModuleType,
         types.CodeType, types.GenericAlias, types.UnionType, re.Pattern, torch._ops.OpOverload,
         torch._ops.OpOverloadPacket,
@@ -32,6 +32,8 @@ def guard_kind(value: Any) -> str | None:
     if kind in BY_VALUE:
         return "EQUALS"
     if kind in BY_IDENTITY:
+        if kind is types.BuiltinFunctionType and not isinstance(value.__self__, (type(None), type, types.ModuleType)):
+            return None  # bound to an object that may change
         return "IS"
     if kind in BY_TYPE_AND_TEXT:
         return "EQUALS"
