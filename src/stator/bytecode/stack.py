@@ -71,6 +71,7 @@ SPECIAL: dict[str, Callable[[str, int], str]] = {
     "PUSH_EXC_INFO": lambda stack, arg: stack[:-1] + EXCEPTION + VALUE,
     "COPY": _copy,
     "SWAP": _swap,
+    "UNPACK_SEQUENCE": lambda stack, arg: stack[:-1] + VALUE * arg,
     "LOAD_FAST_AND_CLEAR": lambda stack, arg: stack + EITHER,
     "LOAD_METHOD": lambda stack, arg: stack[:-1] + _METHOD,
     "LOAD_GLOBAL": lambda stack, arg: stack + (_GLOBAL if arg & 1 else VALUE),

@@ -148,7 +148,8 @@ class _Template:
         # `replace` gives a cell the slot of a local only among arguments, so as many locals are declared as such.
         merged = [slot for slot in decoded.cell_indexes.values() if slot < decoded.nlocals]
         # And `super()` wants one argument at least to be declared.
-        self.argument_count = max(merged) + 1 if merged else int("__class__" in code.co_freevars and decoded.nlocals > 0)
+        wants_one = "__class__" in code.co_freevars and decoded.nlocals > 0
+        self.argument_count = max([*merged, 0 if wants_one else -1]) + 1
         names = [row.opname for row in decoded.instructions]
         self.generator_index = names.index("RETURN_GENERATOR") if code.co_flags & GENERATOR_FLAGS else -1
         self.start_index = names.index("RESUME")
