@@ -55,10 +55,11 @@ class TracerState:
     # Where we are
 
     def location(self) -> Location | None:
-        """The user's current line."""
+        """The user's current line: that of the innermost frame outside torch, where there is one."""
         if not self.frames:
             return None
-        frame = self.frames[-1]
+        own = (frame for frame in reversed(self.frames) if not frame.code.co_filename.startswith(_TORCH))
+        frame = next(own, self.frames[-1])
         return Location(frame.code.co_filename, frame.line(), frame.code.co_name)
 
     def stack_trace(self) -> str:

@@ -135,6 +135,9 @@ def trace(start: Callable[[], tuple[Tracer, list[Frame]]], prepare: Callable[[Tr
         except Restart as restart:
             break_at = {**break_at, restart.step: restart.broke}
             continue
+        except RecursionError:
+            break_at = {**break_at, tracer.frames[0].step: Break("recursion_limit")}
+            continue
         if result.ending is Ending.RAISED:
             # The original code raises it again, from the operation that did: traceback and handlers are then real.
             detail = type(result.value).__name__

@@ -1,7 +1,314 @@
-"""Reasons that belong to: capture."""
+"""Reasons of the capture stage: why a graph ends, and why code runs as it is.
+
+`example` defines `example()`: it compiles something with the `eager` backend and calls it, so that the reason is met.
+"""
 
 from __future__ import annotations
 
 from stator.reasons.row import Reason
 
-ROWS: tuple[Reason, ...] = ()
+
+def _example(body: str, arguments: str = "x", call: str = "torch.ones(3)", before: str = "") -> str:
+    """A program that compiles `f` and calls it."""
+    lines = "\n".join(f"        {line}" for line in body.strip().splitlines())
+    first = "".join(f"    {line}\n" for line in before.strip().splitlines())
+    return (
+        f"def example():\n    import torch, stator\n{first}\n    def f({arguments}):\n{lines}\n\n"
+        f'    return stator.compile(f, backend="eager")({call})\n'
+    )
+
+
+ROWS: tuple[Reason, ...] = (
+    Reason(
+        "data_dependent_branch",
+        "The program branches on the value of a tensor: {detail}.",
+        "Which way it goes is known only when the graph has run.",
+        "Use torch.where or torch.cond, or branch on sizes and Python values instead",
+        _example("if x.sum() > 0:\n    return x + 1\nreturn x"),
+    ),
+    Reason(
+        "tensor_to_python",
+        "A tensor's values are taken into Python: {detail}.",
+        "Python can go on with the number only when the graph has run.",
+        "Keep the value a tensor, or set stator.config.capture_scalar_outputs",
+        _example("return x.sum().item()"),
+    ),
+    Reason(
+        "data_dependent_operator",
+        "The shape or value of a result hangs on the data: {detail}.",
+        "What follows needs to know the shape, and only the run time does.",
+        "Use a form with a fixed shape (a mask, torch.where), or set capture_dynamic_output_shape_ops",
+        _example("return x.nonzero() + 1"),
+    ),
+    Reason(
+        "operator_error",
+        "The operation is refused by torch, so the code itself looks wrong: {detail}.",
+        "The operation runs as it is, so that the exception is the one torch raises.",
+        "Correct the call; the same line fails without a compiler too",
+        _example("try:\n    return torch.sin(x, x)\nexcept TypeError:\n    return x"),
+    ),
+    Reason(
+        "operator_without_shape_rule",
+        "Nothing says what shape the operator gives: {detail}.",
+        "The operator has no meta kernel, so its result cannot be described without running it.",
+        "Register one with torch.library.register_fake",
+        _example(
+            "return op(x)",
+            before='lib = torch.library.Library("stator_reasons", "FRAGMENT")\n'
+            'lib.define("plain(Tensor x) -> Tensor")\n'
+            'lib.impl("plain", lambda x: x.clone(), "CPU")\n'
+            "op = torch.ops.stator_reasons.plain",
+        ),
+    ),
+    Reason(
+        "operator_result",
+        "An operation gives something that is neither tensor nor constant: {detail}.",
+        "Such a value cannot be computed by a graph, nor known before it runs.",
+        "Move the call out of the compiled function",
+    ),
+    Reason(
+        "opaque_callable",
+        "A C function is called whose effects are unknown: {detail}.",
+        "C code may read and change anything; it runs as it is, on real values.",
+        "Move the call out of the compiled function, or describe it as a custom operator",
+        _example("import time\ny = x + 1\ntime.sleep(0)\nreturn y + 1"),
+    ),
+    Reason(
+        "c_reads_object",
+        "C code would read an object of the program: {detail}.",
+        "What it reads could not be guarded, and pending changes to the object are not there yet.",
+        "Pass the values that are needed instead of the object",
+        _example("return x + len(dir(o))", "x, o", "torch.ones(3), type('T', (), {})()"),
+    ),
+    Reason(
+        "c_writes_object",
+        "C code would change an object of the program: {detail}.",
+        "The change could not be replayed.",
+        "Change the object before or after the compiled function",
+        _example("e.__traceback__ = None\nreturn x + 1", "x, e", "torch.ones(3), ValueError()"),
+    ),
+    Reason(
+        "cannot_rebuild",
+        "Something that lives across this point cannot be rebuilt: {detail}.",
+        "The compiled code would have to make it anew, and there is no way to.",
+        "Make the object before the compiled function is called, or finish with it before this line",
+        _example("import re\nreturn x + 1, re.finditer('a', 'aa')"),
+    ),
+    Reason(
+        "cell_without_origin",
+        "A closure variable is used whose function is not known: {detail}.",
+        "There is no way to reach the variable again on the next call.",
+        "Pass the value as an argument",
+    ),
+    Reason(
+        "class_definition",
+        "A class is defined in a way that cannot be traced: {detail}.",
+        "Its bases compute the class when it is made.",
+        "Define the class outside of the compiled function",
+        _example(
+            "class B(A()):\n    pass\nreturn x + 1",
+            before="class A:\n    def __mro_entries__(self, bases):\n        return (object,)",
+        ),
+    ),
+    Reason(
+        "class_escapes",
+        "A class made in the compiled function outlives it: {detail}.",
+        "Every call would have to make the class anew, with all its methods.",
+        "Define the class outside of the compiled function",
+        _example("class B:\n    pass\nreturn B, x + 1"),
+    ),
+    Reason(
+        "class_mutation",
+        "A class of the program is changed: {detail}.",
+        "Guards on that class, of this and other compiled code, would have to be redone half way.",
+        "Change the class before the compiled function is called",
+        _example("A.n = 2\nreturn x + A.n", before="class A:\n    n = 1"),
+    ),
+    Reason(
+        "disabled_function",
+        "A function that is never compiled is called: {detail}.",
+        "It was marked with `disable`.",
+        "Take the mark away, or call the function outside of the compiled code",
+        _example("return g(x) + 1", before="g = stator.disable(lambda y: y * 2)"),
+    ),
+    Reason(
+        "forbidden_function",
+        "A function that must not be captured is called: {detail}.",
+        "It was marked with `disallow_in_graph` or `forbid_in_graph`.",
+        "Take the mark away, or call the function outside of the compiled code",
+        _example("return g(x) + 1", before="def g(y):\n    return y * 2\nstator.disallow_in_graph(g)"),
+    ),
+    Reason(
+        "explicit_graph_break",
+        "The program asked for a graph break. {detail}",
+        "`graph_break()` was called.",
+        "Remove the call if one graph is wanted",
+        _example("y = x + 1\nstator.graph_break()\nreturn y * 2"),
+    ),
+    Reason(
+        "skipped_frame",
+        "A function that asked not to be compiled is called: {detail}.",
+        "It calls `skip_frame()`.",
+        "Remove the call if the function can be compiled",
+        _example("return g(x) + 1", before="def g(y):\n    stator.skip_frame()\n    return y * 2"),
+    ),
+    Reason(
+        "skip_frame",
+        "The function asked not to be compiled.",
+        "It calls `skip_frame()`; functions it calls are compiled on their own.",
+        "Remove the call if the function can be compiled",
+        _example("stator.skip_frame()\nreturn x + 1"),
+    ),
+    Reason(
+        "first_import",
+        "A module is imported for the first time: {detail}.",
+        "Its code runs when it is imported, with whatever effects it has.",
+        "Import it at the top of the file",
+        _example("import this_is_not_here\nreturn x", call="torch.ones(3)").replace(
+            "    return stator", "    import contextlib\n    with contextlib.suppress(ImportError):\n     return stator"
+        ),
+    ),
+    Reason(
+        "foreign_iterator",
+        "An iterator that was made outside is advanced: {detail}.",
+        "Each step changes it, and what it gives is known only when the step is made.",
+        "Pass a list, or make the iterator inside of the compiled function",
+        _example("return x + next(it)", "x, it", "torch.ones(3), iter([1, 2])"),
+    ),
+    Reason(
+        "graph_argument",
+        "A torch operation is given something a graph cannot hold: {detail}.",
+        "Graphs hold tensors, numbers, text, types and containers of these.",
+        "Pass the operation plain values",
+    ),
+    Reason(
+        "instance_dict",
+        "A whole namespace is looked at or changed: {detail}.",
+        "Everything in it would have to be guarded.",
+        "Use attributes by name",
+        _example("return x + len(globals())"),
+    ),
+    Reason(
+        "nonstrict_call_failed",
+        "A function captured without looking inside failed on stand-ins: {detail}.",
+        "Its result could not be described without its data.",
+        "Make it a custom operator with register_fake",
+        _example("return g(x) + 1", before="@stator.nonstrict_trace\ndef g(y):\n    return y * y.sum().item()"),
+    ),
+    Reason(
+        "output",
+        "Something is shown whose text is known only later: {detail}.",
+        "The call is made as it is, so that what it shows is right and in order.",
+        "Show sizes and Python values, or move the call out of the compiled function",
+        _example("print(x.shape[0], file=out)\nreturn x", "x, out", "torch.ones(3), __import__('io').StringIO()"),
+    ),
+    Reason(
+        "program_raises",
+        "The program raises an exception that leaves the compiled function: {detail}.",
+        "It is raised by the original code, so that the traceback is the one it always had.",
+        "Nothing needs to be done if the exception is meant",
+        _example("raise KeyError('k')").replace(
+            "    return stator", "    import contextlib\n    with contextlib.suppress(KeyError):\n     return stator"
+        ),
+    ),
+    Reason(
+        "traceback_needed",
+        "The program looks at the traceback of an exception: {detail}.",
+        "The exception is raised by the original code, so that the traceback shows real frames.",
+        "Use the exception's type and text only",
+        _example("try:\n    raise KeyError('k')\nexcept KeyError as e:\n    return x, e.__traceback__ is None"),
+    ),
+    Reason(
+        "recursion_limit",
+        "The program recurses too deeply to be traced.",
+        "Python's own limit was reached; the original code runs and meets it, or does not.",
+        "Raise the limit with sys.setrecursionlimit, or write a loop",
+        _example("return g(0)", before="def g(n):\n    return g(n + 1)").replace(
+            "    return stator", "    import contextlib\n    with contextlib.suppress(RecursionError):\n     return stator"
+        ),
+    ),
+    Reason(
+        "tensor_attribute",
+        "An attribute of a tensor that no graph can carry is used: {detail}.",
+        "It belongs to the tensor object itself (its autograd history, its storage).",
+        "Use it outside of the compiled function",
+        _example("x.data = x.data + 1\nreturn x"),
+    ),
+    Reason(
+        "tensor_creation",
+        "A tensor or parameter is made by its class: {detail}.",
+        "What the class does with its data is not an operation of torch.",
+        "Use torch.tensor, torch.empty or another factory function",
+        _example("return x + torch.nn.Parameter(x)"),
+    ),
+    Reason(
+        "tensor_subclass",
+        "A tensor subclass takes torch functions over: {detail}.",
+        "Its `__torch_function__` decides what an operation does.",
+        "Unwrap the tensor before the compiled function",
+        _example(
+            "return x + 1",
+            call="torch.ones(3).as_subclass(S)",
+            before="class S(torch.Tensor):\n    @classmethod\n    def __torch_function__(cls, f, t, a=(), k=None):\n"
+            "        return super().__torch_function__(f, t, a, k or {})",
+        ),
+    ),
+    Reason(
+        "tensor_without_origin",
+        "A tensor is used that no operation of this graph gave: {detail}.",
+        "It was left over by another trace.",
+        "Report this with the program that shows it",
+    ),
+    Reason(
+        "asynchronous_code",
+        "Asynchronous code is called: {detail}.",
+        "A coroutine runs when the event loop says so, not here.",
+        "Compile the synchronous functions it calls",
+        _example("return x + 1, g()", before="async def g():\n    return 1").replace(
+            "    return stator", "    import warnings\n    warnings.simplefilter('ignore')\n    return stator"
+        ),
+    ),
+    Reason(
+        "unsupported_instruction",
+        "An instruction of Python has no meaning here: {detail}.",
+        "It belongs to modules and interactive input, not to functions.",
+        "Report this with the program that shows it",
+    ),
+    Reason(
+        "recompile_limit",
+        "A function was compiled as often as is allowed: {detail}",
+        "Some value changes with every call, and each value needs a graph of its own.",
+        "Make the value a tensor or an input that may vary (mark_dynamic), or raise recompile_limit",
+        """
+def example():
+    import torch, stator, warnings
+
+    warnings.simplefilter("ignore")
+    compiled = stator.compile(lambda x, name: x + len(name), backend="eager", recompile_limit=2)
+    for name in ("a", "b", "c", "d"):
+        compiled(torch.ones(3), name)
+""",
+    ),
+    Reason(
+        "error_suppressed",
+        "Compiling failed, and the original code runs: {detail}.",
+        "suppress_errors is set.",
+        "Unset it to see the error",
+        """
+def example():
+    import torch, stator
+
+    def broken(graph_module, example_inputs):
+        raise ValueError("broken")
+
+    with stator.config.patch(suppress_errors=True):
+        stator.compile(lambda x: x + 1, backend=broken)(torch.ones(3))
+""",
+    ),
+    Reason(
+        "guards_fail_at_birth",
+        "The guards of a new entry do not hold for the call it was made from: {detail}.",
+        "Something the trace read changed while it was compiled, by another thread perhaps.",
+        "Report this with the program that shows it, unless another thread changes what the function reads",
+    ),
+)

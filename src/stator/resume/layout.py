@@ -81,8 +81,9 @@ def capture_layout(frames: list[running.Frame], handled: BaseException | None) -
         position = frame.pc if innermost else frame.current
         # A caller goes on behind its call, or in its handlers.
         wanted = live[min(position, len(live) - 1)]
-        if not innermost and frame.pc < len(live):
-            wanted = wanted | live[frame.pc]
+        for other in (frame.pc, frame.current):
+            if other < len(live):
+                wanted = wanted | live[other]
         bound = []
         first_free = len(frame.locals) - frame.decoded.nfrees
         for slot, value in enumerate(frame.locals):
