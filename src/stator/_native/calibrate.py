@@ -194,7 +194,26 @@ def _find_offsets(samples: list[torch.Tensor]) -> dict[str, int] | None:
         return None
     if any(byte(impl + device + 1) != -1 for impl in impls.values()):
         return None
-    return offsets | {"device_type": device, "device_index": device + 1}
+    flag = _find_requires_grad_flag(handle, offsets["autograd_meta"])
+    return offsets | {"device_type": device, "device_index": device + 1, "requires_grad_flag": flag}
+
+
+def _find_requires_grad_flag(handle: int, autograd_meta: int) -> int:
+    """The byte of an AutogradMeta that follows `requires_grad_`, 0 if none does.
+
+    It is looked for upwards and found within the structure, so nothing beyond it is read.
+    """
+    leaf = torch.empty(2, device="cpu", requires_grad=True)
+    meta = _word(_word(id(leaf) + handle) + autograd_meta)
+
+    def follows(offset: int) -> bool:
+        for wanted in (True, False, True, False):
+            leaf.requires_grad_(wanted)
+            if ctypes.c_uint8.from_address(meta + offset).value != int(wanted):
+                return False
+        return True
+
+    return _first(range(8, 160), follows) or 0
 
 
 def _mask(names: tuple[str, ...]) -> int:

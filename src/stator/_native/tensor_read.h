@@ -36,7 +36,8 @@ typedef struct {
     int32_t device_type;    /* 8 bits */
     int32_t device_index;   /* 8 bits */
     int32_t key_set;
-    int32_t autograd_meta;
+    int32_t autograd_meta;  /* pointer to the AutogradMeta, NULL: requires no grad */
+    int32_t requires_grad_flag; /* offset into the AutogradMeta: one byte; 0: no such place is known */
     uint64_t plain_keys;    /* a key set within this mask is plain */
     uint64_t conjugate_key;
     uint64_t negative_key;
@@ -104,8 +105,20 @@ static inline int32_t stator_impl_device_index(const StatorTensorLayout *layout,
     return *(const int8_t *)(impl + layout->device_index);
 }
 
+/* The dtype and the device as one word: they lie side by side, which calibration checks. */
+static inline uint32_t stator_impl_dtype_and_device(const StatorTensorLayout *layout, const char *impl) {
+    uint32_t word;
+    memcpy(&word, impl + layout->dtype, sizeof(word));
+    return word;
+}
+
 static inline bool stator_impl_requires_grad(const StatorTensorLayout *layout, const char *impl) {
-    return *(void *const *)(impl + layout->autograd_meta) != NULL && layout->requires_grad(impl);
+    const char *meta = *(const char *const *)(impl + layout->autograd_meta);
+    if (meta == NULL) {
+        return false;
+    }
+    /* The flag is set for leaves only; what has a gradient function, or is a view, answers for itself. */
+    return (layout->requires_grad_flag != 0 && meta[layout->requires_grad_flag] == 1) || layout->requires_grad(impl);
 }
 
 #endif

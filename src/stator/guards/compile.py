@@ -89,6 +89,7 @@ class _Compiler:
         self.integers: dict[Source, int] = {}
         self.register_count = 0
         self.tensors: list[Any] = []
+        self.tensor_numbers: dict[TensorExpectation, int] = {}
         self.modes: list[Any] = []
         self.sizes: list[Any] = []
         self.ranges: list[Any] = []
@@ -374,7 +375,12 @@ class _Compiler:
             middle = start + len(group.stable)
             instructions += group.stable
             instructions += group.volatile
-            rows.append((start, middle, len(instructions), *group.saved, group.root, group.memoized))
+            if group.memoized:
+                rows.append((start, middle, len(instructions), *group.saved, group.root, True))
+            elif rows and not rows[-1][-1]:  # nothing to remember on either side: one run of instructions
+                rows[-1] = (rows[-1][0], rows[-1][1], len(instructions), 0, 0, ROOT_NONE, False)
+            else:
+                rows.append((start, start, len(instructions), 0, 0, ROOT_NONE, False))
         return core.GuardProgram(
             registers=self.register_count,
             integers=len(self.integers),
@@ -388,8 +394,11 @@ class _Compiler:
         )
 
     def tensor(self, expected: TensorExpectation) -> int:
-        self.tensors.append(_tensor_row(expected))
-        return len(self.tensors) - 1
+        """The number of a tensor check; equal expectations share one, which keeps them in the processor's cache."""
+        number = self.tensor_numbers.setdefault(expected, len(self.tensors))
+        if number == len(self.tensors):
+            self.tensors.append(_tensor_row(expected))
+        return number
 
 
 def _is_fields(_: _Compiler, guard: Guard) -> dict[str, Any]:

@@ -46,25 +46,27 @@ PyObject *sequence_item(PyObject *value, Py_ssize_t index);
 bool is_object_member(PyTypeObject *type, PyObject *descriptor, PyObject *name);
 
 /* tensor.c */
+#define INLINE_NUMBERS 8
+
 typedef struct {
     PyTypeObject *kind; /* strong */
-    PyObject *expected; /* strong: the TensorExpectation, for the slow way */
     uint64_t key_mask;
     uint64_t keys;
-    bool fast; /* the raw fields answer exactly when the key set matches */
-    bool requires_grad;
-    bool any_device_index;
-    int32_t dtype;
-    int32_t device_type;
-    int32_t device_index;
     int32_t dim;
-    bool exact_sizes;   /* no wildcard: one memcmp */
+    uint32_t dtype_and_device; /* as they lie side by side in a tensor */
+    bool fast;                 /* the raw fields answer exactly when the key set matches */
+    bool requires_grad;
+    bool exact_sizes; /* no wildcard */
     bool exact_strides;
     bool strides_free;
     bool offset_free;
     int64_t storage_offset;
     int64_t *sizes; /* sizes, then strides; WILDCARD where free */
+    int64_t numbers[INLINE_NUMBERS]; /* where `sizes` points if they fit */
+    PyObject *expected; /* strong: the TensorExpectation, for the slow way */
 } TensorCheck;
+
+#define WILDCARD INT64_MIN
 
 extern StatorTensorLayout tensor_layout;
 bool tensor_check_init(TensorCheck *check, PyObject *row);
@@ -72,8 +74,35 @@ void tensor_check_clear(TensorCheck *check);
 bool tensor_layout_publish(PyObject *module);
 extern PyMethodDef tensor_methods[];
 
-/* 1: matches, 0: does not, -1: ask the slow way (which may run Python code). */
-int tensor_check_fast(const TensorCheck *check, PyObject *value);
+static inline bool same_or_wild(const int64_t *actual, const int64_t *expected, int32_t count, bool exact) {
+    for (int32_t index = 0; index < count; index++) {
+        if (actual[index] != expected[index] && (exact || expected[index] != WILDCARD)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* At level RAW, for a value of the expected kind: 1: matches, 0: does not, -1: ask the slow way. */
+static inline int tensor_check_raw(const TensorCheck *check, PyObject *value) {
+    const StatorTensorLayout *layout = &tensor_layout;
+    const char *impl = stator_tensor_impl(layout, value);
+    if (UNLIKELY((stator_impl_keys(layout, impl) & check->key_mask) != check->keys)) {
+        return check->key_mask == UINT64_MAX ? 0 : -1;
+    }
+    if (stator_impl_dim(layout, impl) != check->dim ||
+        stator_impl_dtype_and_device(layout, impl) != check->dtype_and_device ||
+        !same_or_wild(stator_impl_sizes(layout, impl), check->sizes, check->dim, check->exact_sizes) ||
+        (!check->strides_free && !same_or_wild(stator_impl_strides(layout, impl), check->sizes + check->dim,
+                                               check->dim, check->exact_strides)) ||
+        (!check->offset_free && stator_impl_storage_offset(layout, impl) != check->storage_offset)) {
+        return 0;
+    }
+    return stator_impl_requires_grad(layout, impl) == check->requires_grad;
+}
+
+/* At any level and for any value; 1, 0 or -1 as above. The slow way may run Python code. */
+int tensor_check_any(const TensorCheck *check, PyObject *value);
 /* Integer geometry of a tensor; false: ask the slow way. `which` is 0 size, 1 stride, 2 storage offset. */
 bool tensor_integer(PyObject *value, int which, int64_t index, int64_t *result, bool *reachable);
 

@@ -131,7 +131,16 @@ static int run_range(Run *run, int32_t start, int32_t stop) {
             }
             record_type_version(run, (PyTypeObject *)value);
             break;
-        case OP_TENSOR: DELEGATE(check_tensor(run, instruction, value))
+        case OP_TENSOR: {
+            const TensorCheck *check = &run->program->tensors[instruction->number];
+            if (LIKELY(Py_TYPE(value) == check->kind && check->fast && tensor_layout.level == STATOR_READ_RAW)) {
+                int answer = tensor_check_raw(check, value);
+                if (LIKELY(answer >= 0)) {
+                    REQUIRE(answer)
+                }
+            }
+            DELEGATE(check_tensor(run, instruction, value))
+        }
         case OP_MODULE_CALL: DELEGATE(check_module_call(run, instruction, value))
         case OP_CODE_IS:
             if (UNLIKELY(!PyFunction_Check(value))) {

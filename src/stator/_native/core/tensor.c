@@ -5,8 +5,6 @@
  */
 #include "core.h"
 
-#define WILDCARD INT64_MIN
-
 StatorTensorLayout tensor_layout = {.level = STATOR_READ_PYTHON};
 static PyObject *dispatch_keys_of; /* torch._C._dispatch_keys, for the level of the shims */
 static PyObject *name_raw_repr;
@@ -29,44 +27,14 @@ static bool keys_by_python(PyObject *value, uint64_t *keys) {
     return true;
 }
 
-static bool same_or_wild(const int64_t *actual, const int64_t *expected, int32_t count, bool exact) {
-    if (LIKELY(exact)) {
-        for (int32_t index = 0; index < count; index++) {
-            if (actual[index] != expected[index]) {
-                return false;
-            }
-        }
-        return true;
-    }
-    for (int32_t index = 0; index < count; index++) {
-        if (expected[index] != WILDCARD && actual[index] != expected[index]) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static int check_raw(const TensorCheck *check, PyObject *value) {
-    const StatorTensorLayout *layout = &tensor_layout;
-    const char *impl = stator_tensor_impl(layout, value);
-    if ((stator_impl_keys(layout, impl) & check->key_mask) != check->keys) {
-        return check->key_mask == UINT64_MAX ? 0 : -1;
-    }
-    int64_t dim = stator_impl_dim(layout, impl);
-    if (dim != check->dim || stator_impl_dtype(layout, impl) != check->dtype ||
-        stator_impl_device_type(layout, impl) != check->device_type ||
-        (!check->any_device_index && stator_impl_device_index(layout, impl) != check->device_index) ||
-        stator_impl_requires_grad(layout, impl) != check->requires_grad) {
-        return 0;
-    }
-    if (!same_or_wild(stator_impl_sizes(layout, impl), check->sizes, check->dim, check->exact_sizes)) {
-        return 0;
-    }
-    if (!check->strides_free && !same_or_wild(stator_impl_strides(layout, impl), check->sizes + check->dim,
-                                              check->dim, check->exact_strides)) {
-        return 0;
-    }
-    return check->offset_free || stator_impl_storage_offset(layout, impl) == check->storage_offset;
+/* As the fields lie side by side in a tensor. */
+static uint32_t pack(int32_t dtype, int32_t device_type, int32_t device_index) {
+    uint16_t code = (uint16_t)dtype;
+    uint8_t bytes[4] = {0, 0, (uint8_t)device_type, (uint8_t)device_index};
+    uint32_t word;
+    memcpy(bytes, &code, sizeof(code));
+    memcpy(&word, bytes, sizeof(word));
+    return word;
 }
 
 static int check_shims(const TensorCheck *check, PyObject *value) {
@@ -87,27 +55,22 @@ static int check_shims(const TensorCheck *check, PyObject *value) {
         layout->get_storage_offset(handle, &offset)) {
         return -1;
     }
-    return dim == check->dim && dtype == check->dtype && device_type == check->device_type &&
-           (check->any_device_index || device_index == check->device_index) &&
+    return dim == check->dim && pack(dtype, device_type, device_index) == check->dtype_and_device &&
            layout->requires_grad(stator_tensor_impl(layout, value)) == check->requires_grad &&
            same_or_wild(sizes, check->sizes, check->dim, check->exact_sizes) &&
            (check->strides_free || same_or_wild(strides, check->sizes + check->dim, check->dim, check->exact_strides)) &&
            (check->offset_free || offset == check->storage_offset);
 }
 
-int tensor_check_fast(const TensorCheck *check, PyObject *value) {
-    if (UNLIKELY(Py_TYPE(value) != check->kind)) {
+int tensor_check_any(const TensorCheck *check, PyObject *value) {
+    if (Py_TYPE(value) != check->kind) {
         return 0;
     }
-    if (LIKELY(check->fast)) {
-        if (LIKELY(tensor_layout.level == STATOR_READ_RAW)) {
-            return check_raw(check, value);
-        }
-        if (tensor_layout.level == STATOR_READ_SHIMS) {
-            return check_shims(check, value);
-        }
-    } else if (tensor_layout.level == STATOR_READ_RAW && check->key_mask == UINT64_MAX &&
-               stator_impl_keys(&tensor_layout, stator_tensor_impl(&tensor_layout, value)) != check->keys) {
+    if (check->fast && tensor_layout.level != STATOR_READ_PYTHON) {
+        return tensor_layout.level == STATOR_READ_RAW ? tensor_check_raw(check, value) : check_shims(check, value);
+    }
+    if (tensor_layout.level == STATOR_READ_RAW && check->key_mask == UINT64_MAX &&
+        stator_impl_keys(&tensor_layout, stator_tensor_impl(&tensor_layout, value)) != check->keys) {
         return 0;
     }
     return -1;
@@ -153,16 +116,16 @@ static bool read_integers(PyObject *tuple, int64_t *into, int32_t count, bool *e
     return true;
 }
 
-/* row: (expectation, kind, fast, key_mask, keys, dtype, device_type, device_index or None, requires_grad,
- *       sizes, strides or None, storage_offset or None), as guards/compile.py makes it. */
+/* row: (expectation, kind, fast, key_mask, keys, dtype, device_type, device_index, requires_grad, sizes,
+ *       strides or None, storage_offset or None), as guards/compile.py makes it. */
 bool tensor_check_init(TensorCheck *check, PyObject *row) {
-    PyObject *expected, *kind, *device_index, *sizes, *strides, *offset;
-    int fast, requires_grad;
+    PyObject *expected, *kind, *sizes, *strides, *offset;
+    int fast, requires_grad, dtype, device_type, device_index;
     unsigned long long mask, keys;
     memset(check, 0, sizeof(*check));
     if (!is_row(row) ||
-        !PyArg_ParseTuple(row, "OO!pKKiiOpO!OO", &expected, &PyType_Type, &kind, &fast, &mask, &keys, &check->dtype,
-                          &check->device_type, &device_index, &requires_grad, &PyTuple_Type, &sizes, &strides,
+        !PyArg_ParseTuple(row, "OO!pKKiiipO!OO", &expected, &PyType_Type, &kind, &fast, &mask, &keys, &dtype,
+                          &device_type, &device_index, &requires_grad, &PyTuple_Type, &sizes, &strides,
                           &offset)) {
         return false;
     }
@@ -170,7 +133,7 @@ bool tensor_check_init(TensorCheck *check, PyObject *row) {
     check->key_mask = mask;
     check->keys = keys;
     check->requires_grad = requires_grad;
-    check->any_device_index = device_index == Py_None;
+    check->dtype_and_device = pack(dtype, device_type, device_index);
     check->strides_free = strides == Py_None;
     check->offset_free = offset == Py_None;
     if (PyTuple_GET_SIZE(sizes) > 1024) {
@@ -178,16 +141,14 @@ bool tensor_check_init(TensorCheck *check, PyObject *row) {
         return false;
     }
     check->dim = (int32_t)PyTuple_GET_SIZE(sizes);
-    if (!check->any_device_index) {
-        check->device_index = (int32_t)PyLong_AsLong(device_index);
-    }
     if (!check->offset_free) {
         check->storage_offset = PyLong_AsLongLong(offset);
     }
     if (PyErr_Occurred()) {
         return false;
     }
-    check->sizes = PyMem_Calloc((size_t)check->dim * 2 + 1, sizeof(int64_t));
+    check->sizes = check->dim * 2 <= INLINE_NUMBERS ? check->numbers
+                                                    : PyMem_Calloc((size_t)check->dim * 2, sizeof(int64_t));
     if (check->sizes == NULL) {
         PyErr_NoMemory();
         return false;
@@ -195,8 +156,7 @@ bool tensor_check_init(TensorCheck *check, PyObject *row) {
     if (!read_integers(sizes, check->sizes, check->dim, &check->exact_sizes) ||
         (!check->strides_free &&
          !read_integers(strides, check->sizes + check->dim, check->dim, &check->exact_strides))) {
-        PyMem_Free(check->sizes);
-        check->sizes = NULL;
+        tensor_check_clear(check);
         return false;
     }
     check->expected = Py_NewRef(expected);
@@ -207,7 +167,9 @@ bool tensor_check_init(TensorCheck *check, PyObject *row) {
 void tensor_check_clear(TensorCheck *check) {
     Py_CLEAR(check->expected);
     Py_CLEAR(check->kind);
-    PyMem_Free(check->sizes);
+    if (check->sizes != check->numbers) {
+        PyMem_Free(check->sizes);
+    }
     check->sizes = NULL;
 }
 
@@ -240,6 +202,7 @@ static bool fill_layout(StatorTensorLayout *layout, PyObject *offsets, PyObject 
            read_offset(offsets, "device_index", &layout->device_index) &&
            read_offset(offsets, "key_set", &layout->key_set) &&
            read_offset(offsets, "autograd_meta", &layout->autograd_meta) &&
+           read_offset(offsets, "requires_grad_flag", &layout->requires_grad_flag) &&
            read_mask(masks, "plain", &layout->plain_keys) &&
            read_mask(masks, "conjugate", &layout->conjugate_key) &&
            read_mask(masks, "negative", &layout->negative_key) &&
