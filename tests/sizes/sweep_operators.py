@@ -22,7 +22,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
 from stator.sizes import SizeContext, shapes
-from stator.sizes.meta_rules import SymbolicMeta
+from stator.sizes.function_rules import symbolic_shapes
 from stator.values.source import SourceTree
 
 TABLE = pathlib.Path(__file__).with_name("known_specialising.json")
@@ -64,7 +64,7 @@ class Sample:
 
     def traced(self) -> list[tuple[Any, ...]]:
         args, kwargs = pytree.tree_map_only(torch.Tensor, self.symbolic, (self.args, self.kwargs))
-        with SymbolicMeta():
+        with symbolic_shapes():
             return facts_of(self.op(*args, **kwargs))
 
     def at(self, facts: list[tuple[Any, ...]], values: dict[int, int]) -> list[tuple[Any, ...]]:

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from integer_programs import COMPARISONS, NAMES, build, integer_programs, value_of
 
+from stator.sizes.bounds import INF
 from stator.sizes.expression import Algebra
-from stator.sizes.facts import INF, Contradiction, Facts
+from stator.sizes.facts import Contradiction, Facts
 
 LOW = {"a": 0, "b": 0, "c": -5}
 ENVIRONMENTS = st.fixed_dictionaries({name: st.integers(LOW[name], 24) for name in NAMES})

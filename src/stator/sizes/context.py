@@ -27,8 +27,9 @@ from stator.events import Location
 from stator.exc import ConstraintViolationError, DataDependentError
 from stator.reasons import REASONS
 from stator.sizes import torch_names
+from stator.sizes.bounds import INF, Bound
 from stator.sizes.expression import Algebra, Expr
-from stator.sizes.facts import INF, Bound, Contradiction, Facts
+from stator.sizes.facts import Contradiction, Facts
 from stator.sizes.node import SizeNode
 from stator.sizes.printer import text_of
 from stator.values.source import Source
@@ -244,7 +245,7 @@ class SizeContext:
         """The answer, by a guard where it does not follow from what is known."""
         answer = self.facts.decide(question)
         if answer is None and self._presuming:
-            answer = self.facts.decide(self._of_several(question))
+            answer = self.presumption(question)
         if answer is not None:
             return answer
         hint = self.hint(question)
@@ -258,7 +259,7 @@ class SizeContext:
         """Like `decide`, but `otherwise` where only the run time knows."""
         answer = self.facts.decide(question)
         if answer is None and self._presuming:
-            answer = self.facts.decide(self._of_several(question))
+            answer = self.presumption(question)
         if answer is not None:
             return answer
         if self._shape_only or self.hint(question) is None:
@@ -273,6 +274,12 @@ class SizeContext:
         """
         with self.presuming():
             return self.decide(question, why)
+
+    def presumption(self, question: Expr) -> bool | None:
+        """The answer for sizes of two and more, unless the example at hand is the exception."""
+        answer = self.facts.decide(self._of_several(question))
+        hint = self.hint(question) if answer is not None else None
+        return None if hint is not None and bool(hint) is not answer else answer
 
     def _of_several(self, expr: Expr) -> Expr:
         """`expr` over t + 2 in place of each size s, t not negative."""

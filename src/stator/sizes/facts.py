@@ -20,14 +20,10 @@ and an order almost always follows from ranges or from one earlier comparison.
 from __future__ import annotations
 
 import math
-from typing import Any
 
+from stator.sizes.bounds import INF, Bound, plus_high, product
 from stator.sizes.expression import Algebra, Expr, Monomial
 
-INF = math.inf
-Bound = int | float
-Range = tuple[Any, Any]
-EVERYTHING: Range = (-INF, INF)
 _FACTS_TRIED = 48  # comparisons looked through for one that implies the question
 _ROUNDS = 4  # of range propagation after a new fact
 
@@ -36,48 +32,17 @@ class Contradiction(ValueError):
     """What was to be learned cannot hold together with what is known."""
 
 
-def _times(left: Bound, right: Bound) -> Bound:
-    if left == 0 or right == 0:
-        return 0
-    if isinstance(left, int) and isinstance(right, int):
-        return left * right
-    return INF if (left > 0) == (right > 0) else -INF
-
-
-def _product(left: Range, right: Range) -> Range:
-    corners = [_times(a, b) for a in left for b in right]
-    return min(corners), max(corners)
-
-
-def _plus(left: Bound, right: Bound) -> Bound:
-    if isinstance(left, float):
-        return left
-    return right if isinstance(right, float) else left + right
-
-
-def _floor_quotient(left: Bound, right: Bound) -> Bound:
-    """The limit of `left // right` for a positive divisor."""
-    if isinstance(left, float):
-        return left
-    if isinstance(right, float):
-        return 0 if left >= 0 else -1
-    return left // right
-
-
-class Facts:
+class Facts(Bounds):
     """The knowledge of one trace."""
 
     def __init__(self, algebra: Algebra) -> None:
-        self.algebra = algebra
-        self.ranges: dict[Expr, Range] = {}
+        super().__init__(algebra)
         self.replacements: dict[Expr, Expr] = {}
         self.definitions: dict[Expr, Expr] = {}  # symbol made for a divisibility -> the quotient it stands for
-        self.known: dict[Expr, int] = {}
         self.assumed: dict[Expr, bool] = {}
         self.eliminate_first: set[Expr] = set()  # unbacked symbols: replaced rather than kept
         self.fixed: list[Expr] = []  # symbols in the order they became constants
         self._simplified: dict[Expr, Expr] = {}
-        self._bounds: dict[Expr, Range] = {}
         self._decided: dict[Expr, bool | None] = {}
         self._definition_patterns: list[tuple[int, Expr, int]] = []
 
@@ -117,7 +82,11 @@ class Facts:
                 return self.algebra.boolean(answer)
             if kind == "not" and expr.args[0].kind == "eq0" and self.bounds(expr.args[0].args[0])[0] == 0:
                 return self.algebra.ge0(self.algebra.add(expr.args[0].args[0], self.algebra.minus_one))
-            return expr
+            if kind == "ge0":
+                split = self._of_extreme(expr.args[0])
+                if split is not None:
+                    return split
+            return self._without_positive_factor(expr) if kind in ("eq0", "ge0") else expr
         if kind in ("min", "max"):
             kept: list[Expr] = []
             for candidate in expr.args:
@@ -137,6 +106,32 @@ class Facts:
                 chosen: Expr = expr.args[1 if answer else 2]
                 return chosen
         return expr
+
+    def _of_extreme(self, operand: Expr) -> Expr | None:
+        """max(p, q) + k >= 0 is p + k >= 0 or q + k >= 0, where all but one of these is settled; likewise `min`."""
+        algebra = self.algebra
+        monomial, factor = operand.terms[-1]
+        atom = algebra.atoms[monomial[0]] if len(monomial) == 1 and factor in (1, -1) else None
+        if atom is None or atom.kind not in ("min", "max"):
+            return None
+        rest = algebra.sub(operand, algebra.scale(atom, factor))
+        if rest.constant is None:
+            return None
+        parts = [self.simplify(algebra.ge0(algebra.add(algebra.scale(arg, factor), rest))) for arg in atom.args]
+        some = (atom.kind == "max") == (factor == 1)
+        joined = (algebra.logical_or if some else algebra.logical_and)(*parts)
+        return joined if joined.kind not in ("and", "or") else None
+
+    def _without_positive_factor(self, comparison: Expr) -> Expr:
+        """s * p >= 0 is p >= 0 for a positive s; so is s * p == 0."""
+        operand = comparison.args[0]
+        common = set(operand.terms[0][0]).intersection(*(monomial for monomial, _ in operand.terms))
+        for number in sorted(common):
+            if self.bounds(self.algebra.atoms[number])[0] > 0:
+                quotient = self.algebra.exact_quotient(operand, self.algebra.atoms[number])
+                if quotient is not None:
+                    return self.algebra.apply(comparison.kind, quotient)
+        return comparison
 
     def _beats(self, kind: str, winner: Expr, loser: Expr) -> bool:
         larger, smaller = (winner, loser) if kind == "max" else (loser, winner)
@@ -175,131 +170,6 @@ class Facts:
                 folded = algebra.add(folded, algebra.mul(algebra.polynomial({rest: factor}), product))
             expr = folded
         return expr
-
-    # bounds
-    def bounds(self, expr: Expr) -> Range:
-        """A range that holds every value of an int or float expression; of floats, NaN apart."""
-        constant = expr.constant
-        if constant is not None:
-            return constant, constant
-        found = self.ranges.get(expr) if expr.kind == "symbol" else self._bounds.get(expr)
-        if found is None:
-            low, high = self._compute_bounds(expr)
-            if expr in self.ranges:  # an opaque atom that was compared
-                low, high = max(low, self.ranges[expr][0]), min(high, self.ranges[expr][1])
-            found = self._bounds[expr] = (low, high)
-        return found
-
-    def _compute_bounds(self, expr: Expr) -> Range:
-        kind, args = expr.kind, expr.args
-        if kind == "poly":
-            return self._bounds_of_sum(expr)
-        if kind == "floordiv":
-            return self._bounds_of_quotient(self.bounds(args[0]), self.bounds(args[1]))
-        if kind in ("min", "max", "fmin", "fmax"):
-            choose = min if kind in ("min", "fmin") else max
-            ranges = [self.bounds(arg) for arg in args]
-            return choose(low for low, _ in ranges), choose(high for _, high in ranges)
-        if kind in ("ite", "fite"):
-            first, second = self.bounds(args[1]), self.bounds(args[2])
-            return min(first[0], second[0]), max(first[1], second[1])
-        if kind == "pow":
-            (low, _), (least, _) = self.bounds(args[0]), self.bounds(args[1])
-            return (1, INF) if low >= 1 and least >= 0 else (0 if low >= 0 else -INF, INF)
-        if kind in ("floor", "ceil", "trunc", "round"):
-            low, high = self.bounds(args[0])
-            return (
-                low if abs(low) == INF else math.floor(low),
-                high if abs(high) == INF else math.ceil(high),
-            )
-        if kind == "to_float":
-            return tuple(_as_float(bound) for bound in self.bounds(args[0]))  # type: ignore[return-value]
-        if kind == "truediv":
-            return self._bounds_of_ratio(self.bounds(args[0]), self.bounds(args[1]))
-        return EVERYTHING
-
-    def _bounds_of_sum(self, expr: Expr) -> Range:
-        algebra = self.algebra
-        low: Bound = 0
-        high: Bound = 0
-        for monomial, factor in expr.terms:
-            part = self._bounds_of_monomial(monomial)
-            part = _product(part, (factor, factor))
-            low, high = _plus_low(low, part[0]), _plus_high(high, part[1])
-        if low == -INF or high == INF:
-            for tighter in (self._bounds_by_factor(expr), self._bounds_by_remainder(expr)):
-                low, high = max(low, tighter[0]), min(high, tighter[1])
-        offset = expr.terms[0][1] if not expr.terms[0][0] else 0
-        base = expr if not offset else algebra.add(expr, algebra.integer(-offset))
-        known = self.known.get(base)
-        if known is not None:  # base >= -known
-            low = max(low, offset - known)
-        known = self.known.get(algebra.negate(base))
-        if known is not None:  # base <= known
-            high = min(high, offset + known)
-        return low, high
-
-    def _bounds_of_monomial(self, monomial: Monomial) -> Range:
-        result: Range = (1, 1)
-        previous, count = None, 0
-        for number in (*monomial, None):
-            if number == previous:
-                count += 1
-                continue
-            if previous is not None:
-                result = _product(result, _power(self.bounds(self.algebra.atoms[previous]), count))
-            previous, count = number, 1
-        return result
-
-    def _bounds_by_factor(self, expr: Expr) -> Range:
-        """Of a*b - a as a * (b - 1)."""
-        common = set(expr.terms[0][0])
-        for monomial, _ in expr.terms:
-            common &= set(monomial)
-        if not common or len(expr.terms) < 2:
-            return EVERYTHING
-        number = min(common)
-        rest: dict[Monomial, int] = {}
-        for monomial, factor in expr.terms:
-            position = monomial.index(number)
-            rest[monomial[:position] + monomial[position + 1 :]] = factor
-        return _product(self.bounds(self.algebra.atoms[number]), self.bounds(self.algebra.polynomial(rest)))
-
-    def _bounds_by_remainder(self, expr: Expr) -> Range:
-        """Where d * (p // d) stands in it: that is p - r with r in [0, d - 1], for a positive d of one term."""
-        algebra = self.algebra
-        for monomial, factor in expr.terms:
-            for number in monomial:
-                atom = algebra.atoms[number]
-                if atom.kind != "floordiv" or len(atom.args[1].terms) != 1 or self.bounds(atom.args[1])[0] <= 0:
-                    continue
-                dividend, divisor = atom.args
-                whole = algebra.mul(divisor, atom)
-                if whole.terms[0][0] != monomial or factor % whole.terms[0][1]:
-                    continue
-                times = factor // whole.terms[0][1]
-                most = algebra.add(algebra.sub(expr, algebra.scale(whole, times)), algebra.scale(dividend, times))
-                least = algebra.sub(most, algebra.scale(algebra.add(divisor, algebra.minus_one), times))
-                if times < 0:
-                    least, most = most, least
-                return self.bounds(least)[0], self.bounds(most)[1]
-        return EVERYTHING
-
-    @staticmethod
-    def _bounds_of_quotient(dividend: Range, divisor: Range) -> Range:
-        if divisor[0] > 0:
-            corners = [_floor_quotient(a, b) for a in dividend for b in divisor]
-            return min(corners), max(corners)
-        reach = max(abs(dividend[0]), abs(dividend[1]))
-        return -reach, reach
-
-    @staticmethod
-    def _bounds_of_ratio(dividend: Range, divisor: Range) -> Range:
-        if divisor[0] <= 0 or INF in (abs(dividend[0]), abs(dividend[1]), divisor[1]):
-            low: Bound = 0.0 if dividend[0] >= 0 and divisor[0] > 0 else -INF
-            return low, INF
-        corners = [a / b for a in dividend for b in divisor]
-        return min(corners), max(corners)
 
     # questions
     def decide(self, question: Expr) -> bool | None:
@@ -513,7 +383,7 @@ class Facts:
             rest_high: Bound = 0
             for other, value in operand.terms:
                 if other != monomial:
-                    rest_high = _plus_high(rest_high, _product(self._bounds_of_monomial(other), (value, value))[1])
+                    rest_high = plus_high(rest_high, product(self._bounds_of_monomial(other), (value, value))[1])
             if rest_high == INF:
                 continue
             if len(monomial) > 1:
@@ -546,34 +416,3 @@ class Facts:
         self.forget_caches()
         if low == high and atom not in self.replacements:
             self._replace(atom, self.algebra.integer(int(low)))
-
-
-def _plus_low(total: Bound, part: Bound) -> Bound:
-    return -INF if total == -INF or part == -INF else _plus(total, part)
-
-
-def _plus_high(total: Bound, part: Bound) -> Bound:
-    return INF if total == INF or part == INF else _plus(total, part)
-
-
-def _power(operand: Range, count: int) -> Range:
-    if count == 1:
-        return operand
-    low, high = operand
-    corners = [_raise(low, count), _raise(high, count)]
-    if low <= 0 <= high:
-        corners.append(0)
-    return min(corners), max(corners)
-
-
-def _raise(base: Bound, count: int) -> Bound:
-    if isinstance(base, int):
-        return int(base**count)
-    return INF if base > 0 or count % 2 == 0 else -INF
-
-
-def _as_float(bound: Bound) -> float:
-    try:
-        return float(bound)
-    except OverflowError:
-        return INF if bound > 0 else -INF

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stator.events import Location
+from stator.sizes.bounds import INF
 from stator.sizes.expression import Algebra, Expr, Monomial
-from stator.sizes.facts import INF, Facts
+from stator.sizes.facts import Facts
 from stator.sizes.printer import sides, take_remainders
 from stator.values.source import Source
 

@@ -13,7 +13,7 @@ over torch's operator database, which operators still guard or specialise, and w
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._decomp import decomposition_table
@@ -24,13 +24,30 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from stator.sizes import shapes
 from stator.sizes.shapes import Size, is_symbolic
 
+if TYPE_CHECKING:
+    from stator.sizes.context import SizeContext
+
 aten = torch.ops.aten
+_SYM_MIN: Any = torch.sym_min  # torch does not annotate these
+_SYM_MAX: Any = torch.sym_max
+_DispatchMode: Any = TorchDispatchMode
 Rule = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]
 RULES: dict[OpOverload, Rule] = {}
 
 # Operators whose outcome is the same formula for every size, so that torch's kernels may be told "no" when they ask
 # whether a size is 0 or 1 (they choose strides, or a shorter way, by that). The sweep evaluates each at 0 and 1.
-PRESUMING: frozenset[str] = frozenset()
+_PRESUMING_NAMES = """
+    _log_softmax _safe_softmax _softmax _softmax_backward_data _log_softmax_backward_data
+    addmm baddbmm bmm mm mv dot vdot addr _cdist_forward
+    sum mean var std var_mean std_mean prod all any count_nonzero logsumexp cumsum cumprod cummax cummin sort
+    native_group_norm native_layer_norm native_dropout native_dropout_backward embedding
+    cat stack split split_with_sizes unsafe_split flip roll rot90 tril triu trace diag_embed diagonal_scatter
+    slice_scatter alias_copy diagonal_copy expand_copy permute_copy t_copy transpose_copy unsqueeze_copy
+    index index_put index_copy index_fill gather scatter scatter_add scatter_reduce masked_fill masked_scatter
+    fill polygamma nll_loss_forward nll_loss2d_forward mse_loss smooth_l1_loss huber_loss soft_margin_loss
+    binary_cross_entropy binary_cross_entropy_with_logits glu pixel_shuffle pixel_unshuffle channel_shuffle
+"""
+PRESUMING = frozenset(_PRESUMING_NAMES.split())
 
 # how torch's C++ says that it wants concrete sizes
 _REFUSALS = ("only concrete integers", "symbolic sizes/strides", "dispatch_on_subclass", "customized tensor")
@@ -134,25 +151,25 @@ def _expand(x: torch.Tensor, size: Any, *, implicit: bool = False) -> Any:
     for axis, wanted in enumerate(size):
         if axis < shift:
             sizes.append(wanted)
-            strides.append(0)
+            strides.append(-1)  # known once the dimension inside it is
             continue
         have, stride = x.shape[axis - shift], x.stride()[axis - shift]
         if (isinstance(wanted, int) and wanted == -1) or shapes.known_equal(wanted, have):
-            sizes.append(have)
-            strides.append(stride)
-        elif (isinstance(have, int) and have == 1) or (
-            shapes.context_of((have, wanted)) is not None and _expands(have, wanted)
-        ):
-            sizes.append(wanted)
-            strides.append(0)
-        elif shapes.equal(have, wanted):
-            sizes.append(have)
-            strides.append(stride)
+            repeats = False
+        elif isinstance(have, int) and have == 1:
+            repeats = True
         else:
-            raise RuntimeError(
-                f"The expanded size of the tensor ({wanted}) must match the existing size ({have}) at non-singleton "
-                f"dimension {axis}.  Target sizes: {list(size)}.  Tensor sizes: {list(x.shape)}"
-            )
+            repeats = shapes.context_of((have, wanted)) is not None and _expands(have, wanted)
+            if not repeats and not shapes.equal(have, wanted):
+                raise RuntimeError(
+                    f"The expanded size of the tensor ({wanted}) must match the existing size ({have}) at "
+                    f"non-singleton dimension {axis}.  Target sizes: {list(size)}.  Tensor sizes: {list(x.shape)}"
+                )
+        sizes.append(wanted if repeats else have)
+        strides.append(0 if repeats else stride)
+    for axis in reversed(range(shift)):
+        inside = sizes[axis + 1] * strides[axis + 1] if axis + 1 < len(sizes) else 1
+        strides[axis] = inside if isinstance(sizes[axis], int) and sizes[axis] == 1 else 0
     return view(x, sizes, strides)
 
 
@@ -186,31 +203,39 @@ def _slice(x: torch.Tensor, dim: int = 0, start: Any = None, end: Any = None, st
         return NotImplemented
     axis = dim % x.dim()
     length = x.shape[axis]
-    first = _bounded(0 if start is None else start, length)
-    last = _bounded(length if end is None else end, length)
-    count = _not_negative(last - first)
+    first = _from_start(0 if start is None else start, length)
+    last = _at_most(_from_start(length if end is None else end, length), length)
+    count = _not_negative(last - first)  # no clipping of `first` is needed: beyond the end nothing is left
     if step != 1:
         count = (count + step - 1) // step
     sizes, strides = _layout(x)
-    offset = x.storage_offset() + first * strides[axis]
+    offset = x.storage_offset() + _at_most(first, length, presume=True) * strides[axis]
     sizes[axis], strides[axis] = count, strides[axis] * step
     return view(x, sizes, strides, offset)
 
 
-def _bounded(position: Size, length: Size) -> Size:
-    """A slice bound as a position from the start, in [0, length]: by `min` and `max`, so nothing is decided.
-
-    Only the sign of a symbolic bound is asked, as Python asks it.
-    """
+def _from_start(position: Size, length: Size) -> Size:
+    """A slice bound counted from the start; only the sign of a symbolic one is asked, as Python asks it."""
     if isinstance(position, int) and position == 2**63 - 1:
         return length
-    if position < 0:
-        return _not_negative(position + length)
-    return _simplified(torch.sym_min(position, length))
+    return _not_negative(position + length) if position < 0 else position
+
+
+def _at_most(position: Size, length: Size, presume: bool = False) -> Size:
+    """The smaller one, by `min` so that nothing is decided; `presume` takes sizes of two and more for granted."""
+    if isinstance(position, int) and isinstance(length, int):
+        return min(position, length)
+    context = shapes.context_of((position, length))
+    assert context is not None
+    algebra = context.algebra
+    fits = algebra.ge(context.expr_of(length), context.expr_of(position))
+    if context.static(fits) or (presume and context.presumption(fits)):
+        return position
+    return _simplified(_SYM_MIN(position, length))
 
 
 def _not_negative(value: Size) -> Size:
-    return max(value, 0) if isinstance(value, int) else _simplified(torch.sym_max(value, 0))
+    return max(value, 0) if isinstance(value, int) else _simplified(_SYM_MAX(value, 0))
 
 
 def _simplified(value: Size) -> Size:
@@ -252,27 +277,28 @@ def _offset(x: torch.Tensor) -> Any:
 
 
 # --- the mode ----------------------------------------------------------------------------------------------------
-class SymbolicMeta(TorchDispatchMode):
+class SymbolicMeta(_DispatchMode):  # type: ignore[misc]
     """Inside, torch functions on meta tensors with symbolic sizes compute shapes; see the module's contract."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        return func(*args, **kwargs) if _context_of(args, kwargs) is None else run(self, func, args, kwargs)
+        return func(*args, **kwargs) if symbols_in(args, kwargs) is None else run(self, func, args, kwargs)
 
 
 def run(mode: SymbolicMeta, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """One operator on symbolic meta tensors."""
     if op._overloadpacket.__name__ in PRESUMING:
-        context = _context_of(args, kwargs)
+        context = symbols_in(args, kwargs)
         if context is not None:
             with context.presuming():
                 return _run(mode, op, args, kwargs)
     return _run(mode, op, args, kwargs)
 
 
-def _context_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def symbols_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> SizeContext | None:
+    """The context of the first symbolic size among arguments."""
     for value in pytree.tree_leaves((args, kwargs)):
         parts = (value,)
         if isinstance(value, torch.Tensor) and value.layout is torch.strided:
@@ -297,7 +323,7 @@ def _run(mode: SymbolicMeta, op: OpOverload, args: tuple[Any, ...], kwargs: dict
     try:
         return op(*args, **kwargs)
     except RuntimeError as error:
-        if not any(text in str(error) for text in _REFUSALS):
+        if not refuses_symbols(error):
             raise
     decomposition = decomposition_table.get(op)
     if decomposition is not None:
@@ -305,18 +331,25 @@ def _run(mode: SymbolicMeta, op: OpOverload, args: tuple[Any, ...], kwargs: dict
             with mode:
                 return decomposition(*args, **kwargs)
         except RuntimeError as error:
-            if not any(text in str(error) for text in _REFUSALS):
+            if not refuses_symbols(error):
                 raise
-    result = op(*_specialised(op, args), **_specialised(op, kwargs))
+    result = op(*specialised(op, args), **specialised(op, kwargs))
     if not op._schema.is_mutable:
         return result
-    if args and isinstance(args[0], torch.Tensor) and isinstance(result, torch.Tensor):
-        if len(result.shape) == args[0].dim() and all(map(shapes.known_equal, result.shape, args[0].shape)):
-            return args[0]
+    target = args[0] if args else None
+    if isinstance(target, torch.Tensor) and isinstance(result, torch.Tensor):
+        sizes, others = list(target.shape), list(result.shape)
+        if len(sizes) == len(others) and all(map(shapes.known_equal, sizes, others)):
+            return target
     raise NotImplementedError(f"{op} changes the size of a tensor with symbolic sizes")
 
 
-def _specialised(op: OpOverload, values: Any) -> Any:
+def refuses_symbols(error: RuntimeError) -> bool:
+    """Whether a kernel says that it takes concrete sizes only."""
+    return any(text in str(error) for text in _REFUSALS)
+
+
+def specialised(op: Any, values: Any) -> Any:
     """Arguments with every symbolic size fixed to its example."""
 
     def fix(value: Any) -> Any:

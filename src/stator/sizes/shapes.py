@@ -323,7 +323,7 @@ def view_strides(sizes: Sequence[Size], strides: Sequence[Size], new: Sequence[S
     while old:
         count, base = old[-1]
         step, size = base, old.pop()[0]
-        while old and equal(old[-1][1], step * size):  # the next dimension continues this run
+        while old and _continues(old[-1][1], step, size):
             size, step = old[-1][0], old[-1][1]
             count = count * size
             old.pop()
@@ -336,6 +336,11 @@ def view_strides(sizes: Sequence[Size], strides: Sequence[Size], new: Sequence[S
         result[axis] = result[axis + 1] * new[axis + 1] if axis + 1 < len(new) else 1
         axis -= 1
     return result
+
+
+def _continues(outer: Size, step: Size, size: Size) -> bool:
+    """Whether a dimension of that stride continues a run; of an empty tensor it does not matter."""
+    return known_equal(outer, step * at_least_one(size)) or equal(outer, step * size)
 
 
 def _fill_run(new: Sequence[Size], result: list[Size], axis: int, count: Size, step: Size) -> Any:

@@ -76,7 +76,7 @@ ON_VALUES: dict[str, tuple[Callable[[SizeNode], Any], Callable[[Any], Any]]] = {
     "expect_true": (lambda node: node.expect_true("", 0), _same),
     "statically_known_true": (lambda node: node.maybe_as_bool() is True, _same),
     "statically_known_false": (lambda node: node.maybe_as_bool() is False, operator.not_),
-    "has_static_value": (lambda node: node.context.facts.simplify(node.expr).is_constant, lambda value: True),
+    "has_static_value": (lambda node: node._settled() is not None, lambda value: True),
     "is_concrete_int": (lambda node: node.expr.is_constant, lambda value: True),
     "is_concrete_float": (lambda node: node.expr.is_constant, lambda value: True),
     "is_concrete_bool": (lambda node: node.expr.is_constant, lambda value: True),

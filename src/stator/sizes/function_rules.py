@@ -1,0 +1,103 @@
+"""Torch functions on meta tensors with symbolic sizes that C++ takes apart before any dispatch mode sees them.
+
+Contract. `symbolic_shapes()` is what callers enter around a call of torch functions on symbolic meta tensors:
+operators go through `meta_rules`, and the functions named here are taken at their Python entry, because what C++
+does before it dispatches asks of each size whether it is 0 or 1 (`reshape`, `linear`, `matmul`), or takes concrete
+sizes only. Results, aliasing and errors are torch's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+from stator.sizes import shapes
+from stator.sizes.meta_rules import SymbolicMeta, refuses_symbols, specialised, symbols_in
+
+
+def _reshape(x: torch.Tensor, *shape: Any, **named: Any) -> torch.Tensor:
+    sizes = named.get("shape", shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
+    new = shapes.infer_size(list(sizes), shapes.numel(x.shape))
+    if shapes.view_strides(list(x.shape), list(x.stride()), new) is not None:
+        return x.view(new)
+    return x.clone(memory_format=torch.contiguous_format).view(new)
+
+
+def _flatten(x: torch.Tensor, start_dim: int = 0, end_dim: int = -1) -> torch.Tensor:
+    rank = x.dim()
+    if not rank:
+        return _reshape(x, 1)
+    for dim in (start_dim, end_dim):
+        if not isinstance(dim, int) or not -rank <= dim < rank:
+            raise IndexError(
+                f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})"
+            )
+    start, end = start_dim % rank, end_dim % rank
+    if start > end:
+        raise RuntimeError("flatten() has invalid args: start_dim cannot come after end_dim")
+    if start == end:
+        return x
+    return _reshape(x, *x.shape[:start], shapes.numel(x.shape[start : end + 1]), *x.shape[end + 1 :])
+
+
+# function -> what to call instead
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    torch.reshape: _reshape,
+    torch.Tensor.reshape: _reshape,
+    torch.flatten: _flatten,
+    torch.Tensor.flatten: _flatten,
+}
+
+# Functions whose outcome is the same formula for every size and whose results are fresh tensors (see PRESUMING).
+PRESUMING_FUNCTIONS = frozenset(
+    {
+        F.linear,
+        torch.matmul,
+        torch.Tensor.matmul,
+        torch.Tensor.__matmul__,
+        torch.Tensor.__rmatmul__,
+        F.scaled_dot_product_attention,
+        F.dropout,
+        torch.einsum,
+    }
+)
+
+
+class SymbolicFunctions(TorchFunctionMode):
+    """Applies the tables above."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        context = symbols_in(args, kwargs)
+        if context is None:
+            return func(*args, **kwargs)
+        rule = FUNCTIONS.get(func)
+        if rule is not None:
+            return rule(*args, **kwargs)
+        if func in PRESUMING_FUNCTIONS:
+            with context.presuming():
+                return func(*args, **kwargs)
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError as error:
+            if not refuses_symbols(error):
+                raise
+        return func(*specialised(_name(func), args), **specialised(_name(func), kwargs))
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__name__", str(function))
+
+
+@contextlib.contextmanager
+def symbolic_shapes() -> Iterator[None]:
+    """Inside, torch functions on meta tensors with symbolic sizes compute shapes."""
+    with SymbolicMeta(), SymbolicFunctions():
+        yield
