@@ -59,6 +59,8 @@ GENERATOR_FLAGS = 0x20 | 0x80 | ASYNC_GENERATOR_FLAG
 class Mode(IntEnum):
     """What happens first once the frame stands."""
 
+    __hash__ = int.__hash__  # shapes are keys: an enumeration hashes its name, in Python
+
     BEFORE = 0  # the instruction itself runs
     RESULT = 1  # the top of the saved stack is the instruction's result
     CALL = 2  # the top of the saved stack is called in the instruction's place, for its result
@@ -166,11 +168,6 @@ def _template(code: types.CodeType) -> _Template:
 def unit_of(code: types.CodeType, index: int) -> int:
     """The code unit, in every resume code object of `code`, of instruction `index`: what RERAISE restores from."""
     return _template(code).prefix + (decode(code).instructions[index].offset >> 1)
-
-
-def argument_count(code: types.CodeType) -> int:
-    """How many arguments resume code objects of `code` declare; each needs a default that is never seen."""
-    return _template(code).argument_count
 
 
 class _Entry:

@@ -40,7 +40,6 @@ from stator.resume.code import (
     Completion,
     Mode,
     Shape,
-    argument_count,
     completion_of,
     resume_function,
     unit_of,
@@ -99,51 +98,53 @@ class FrameState:
     function: types.FunctionType | None = None
 
 
-def shape_of(state: FrameState, mode: Mode) -> Shape:
-    """What the resume code object has to know of a state, whose stack includes the payload already."""
-    bound = 0
-    for slot, value in enumerate(state.locals):
-        if value is not UNBOUND:
-            bound |= 1 << slot
+def _take_stack(stack: list[Any], code: types.CodeType, saved: list[Any]) -> str:
+    """Append to `saved` what is handed over for each stack slot, top first; returns the slots' letters."""
     letters = []
-    for height, value in enumerate(state.stack):
+    topmost: list[ExceptionSlot] = []
+    for value in reversed(stack):
         kind = type(value)
+        letter = VALUE
         if value is NULL:
-            letters.append(NULL_LETTER)
-        elif kind is ExceptionSlot and not any(value is above for above in state.stack[height + 1 :]):
-            letters.append(EXCEPTION)
+            letter = NULL_LETTER
+            value = None
+        elif kind is ExceptionSlot:
+            if not any(value is above for above in topmost):
+                topmost.append(value)
+                letter = EXCEPTION
+            value = value.exception
         elif kind is LastInstruction:
-            letters.append(POSITION)
-        else:
-            letters.append(VALUE)
-    return Shape(bound, "".join(letters), mode, state.convert is not None and mode != Mode.BEFORE)
-
-
-def _plain(value: Any, code: types.CodeType) -> Any:
-    """What is handed over for a stack slot."""
-    kind = type(value)
-    if kind is ExceptionSlot:
-        return value.exception
-    if kind is LastInstruction:
-        return unit_of(code, value.index)
-    return None if value is NULL else value
+            letter = POSITION
+            value = unit_of(code, value.index)
+        letters.append(letter)
+        saved.append(value)
+    letters.reverse()
+    return "".join(letters)
 
 
 def make_function(state: FrameState, mode: Mode = Mode.BEFORE, payload: Any = ABSENT) -> types.FunctionType:
     """A function that, called once without arguments, is the frame running on; uses `state` up."""
     stack = state.stack
+    converted = payload is not ABSENT and state.convert is not None
+    if converted:
+        stack.append(state.convert)
     if payload is not ABSENT:
-        if state.convert is not None:
-            stack.append(state.convert)
         stack.append(payload)
-    shape = shape_of(state, mode)
     code = state.code
-    saved = [value for value in state.locals if value is not UNBOUND]
-    saved += [_plain(value, code) for value in reversed(stack)]
+    saved = []
+    bound = 0
+    bit = 1
+    for value in state.locals:
+        if value is not UNBOUND:
+            bound |= bit
+            saved.append(value)
+        bit <<= 1
+    letters = _take_stack(stack, code, saved)
     state.locals = []
     state.stack = []
-    resumed = resume_function(code, state.index, shape)
-    defaults = (None,) * argument_count(code)
+    resumed = resume_function(code, state.index, Shape(bound, letters, mode, converted))
+    # Declared arguments need a value; it is never seen.
+    defaults = (None,) * resumed.co_argcount
     return types.FunctionType(resumed, state.globals, None, defaults, (*state.cells, types.CellType(iter(saved))))
 
 
