@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 
-from stator.sizes.bounds import INF, Bound, plus_high, product
+from stator.sizes.bounds import INF, Bound, Bounds, plus_high, product
 from stator.sizes.expression import Algebra, Expr, Monomial
 
 _FACTS_TRIED = 48  # comparisons looked through for one that implies the question
