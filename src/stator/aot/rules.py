@@ -111,7 +111,7 @@ def _register_pointwise() -> None:
                     schema = getattr(operators, overload)._schema
                     numbers = [item for item in schema.arguments if str(item.type) in ("number", "Optional[number]")]
                     plain = all(_promotes_plainly(name, item) for item in numbers)
-                    if plain and "out" not in overload and "List" not in str(schema.returns[0].type):
+                    if plain and "out" not in overload and str(schema.returns[0].type) == "Tensor":
                         RULES[getattr(operators, overload)] = chosen
 
 
@@ -823,3 +823,10 @@ def _view(x: Any, size: Sequence[Any]) -> Any:
 
 _register_pointwise()
 _register_foreach()
+
+
+@_rule(aten.pow.Scalar)
+def _power_of_number(base: Any, exponent: Any) -> Any:
+    """Row-major whatever the layout of the exponent, unlike every other pointwise operator."""
+    dtype = promote((base, exponent), "same")
+    return NotImplemented if dtype is None else fresh(exponent.shape, dtype, exponent.device)
