@@ -24,7 +24,7 @@ from stator.capture.instance_dicts import InstanceDictMethod
 from stator.capture.library import CLASSES, FUNCTIONS, LATE_FUNCTIONS
 from stator.capture.library.methods import call_c_method
 from stator.capture.library.pure import is_pure
-from stator.capture.operators import lookup_special
+from stator.capture.operators import lookup_special, specialised
 from stator.capture.state import TracerState
 from stator.capture.torch_functions import Role, role_of
 from stator.tensors.abstract import AbstractTensor
@@ -414,6 +414,7 @@ class Calls(TracerState):
         elif type(function) in (types.MethodDescriptorType, types.WrapperDescriptorType) and args:
             return self._call_c_method(function, args, kwargs)
         if is_pure(function):
+            args = [specialised(arg) for arg in args]
             for arg in (*args, *kwargs.values()):
                 if type(arg) is AbstractTensor:
                     raise Break("tensor_to_python", describe(function))

@@ -8,8 +8,6 @@ no `except Exception` of natively running code swallows them. Anything else that
 
 from __future__ import annotations
 
-from typing import Any
-
 
 class TraceControl(BaseException):
     """Base of what steers the interpreter."""

@@ -17,7 +17,9 @@ import torch
 import torch.fx
 
 from stator.capture.control import Break
+from stator.capture.symbolic import SYMBOLIC, fold
 from stator.events import Location
+from stator.sizes import SizeContext
 from stator.tensors.abstract import AbstractTensor
 from stator.values.constants import is_constant
 from stator.values.source import Source, TensorExpectation
@@ -55,6 +57,8 @@ class GraphBuilder:
         self._last_placeholder: torch.fx.Node | None = None
         self._names: dict[str, int] = {}
         self._guarded: set[int] = set()
+        self.sizes: SizeContext | None = None
+        self._symbol_nodes: dict[Any, torch.fx.Node] = {}
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> torch.fx.Node:
         """Record a call; a tensor's method is recorded as such."""
@@ -80,6 +84,8 @@ class GraphBuilder:
             return {key: self.argument(part) for key, part in value.items()}
         if kind is slice:
             return slice(self.argument(value.start), self.argument(value.stop), self.argument(value.step))
+        if kind in SYMBOLIC:
+            return self.number(value)
         if is_constant(value):
             return value
         if isinstance(value, tuple):
@@ -116,6 +122,26 @@ class GraphBuilder:
         self.inputs.append((source, tensor))
         return node
 
+    def number(self, value: Any) -> Any:
+        """A symbolic number as a node: the symbols are inputs, what is made of them is computed in the graph."""
+        context = self.sizes
+        assert context is not None
+        expr = context.simplified(context.expr_of(value))
+
+        def leaf(symbol: Any) -> torch.fx.Node:
+            node = self._symbol_nodes.get(symbol)
+            if node is None:
+                sources = context.infos[symbol].sources
+                if not sources:
+                    raise Break("graph_argument", "a size known at run time only")
+                node = self._symbol_nodes[symbol] = self.lift_number(sources[0], context.integer(symbol))
+            return node
+
+        def call(function: Any, *parts: Any) -> torch.fx.Node:
+            return self.graph.call_function(function, parts)
+
+        return fold(context.algebra, expr, leaf, call, in_graph=True)
+
     def lift_number(self, source: Source, value: Any) -> torch.fx.Node:
         """Make a symbolic number an input of the graph."""
         node = self._placeholder(str(source))
@@ -145,7 +171,12 @@ class GraphBuilder:
         if source is None or tensor.real is None or id(tensor) in self._guarded:
             return
         self._guarded.add(id(tensor))
-        source.guard("TENSOR", expectation_of(tensor.real), self.location())
+        source.guard("TENSOR", expectation_of(tensor), self.location())
+        if self.sizes is not None:
+            for dim, (stride, real) in enumerate(zip(tensor.strides, tensor.real.stride(), strict=True)):
+                if type(stride) in SYMBOLIC and type(real) is int:
+                    held = self.sizes.symbol(source.child("STRIDE", dim), real, duck=False)
+                    self.sizes.assume(self.sizes.algebra.eq(self.sizes.expr_of(held), self.sizes.expr_of(stride)))
 
     def attach(self, name: str, value: Any) -> torch.fx.Node:
         """A submodule or constant held by the graph module."""
@@ -156,16 +187,26 @@ class GraphBuilder:
         return self.graph.get_attr(unique)
 
 
-def expectation_of(tensor: torch.Tensor) -> TensorExpectation:
-    """What a TENSOR guard expects of this tensor, all sizes fixed."""
+def expectation_of(abstract: AbstractTensor) -> TensorExpectation:
+    """What a TENSOR guard expects of an input: its sizes and strides, but for the symbolic ones."""
+    tensor = abstract.real
+    assert tensor is not None
     strided = tensor.layout is torch.strided
+    symbolic = any(type(size) in SYMBOLIC for size in (*abstract.shape, *abstract.strides))
+    sizes: tuple[int | None, ...] = tuple(tensor.shape)
+    strides: tuple[int | None, ...] | None = tuple(tensor.stride()) if strided else None
+    if symbolic and strides is not None:
+        sizes = tuple(None if type(one) in SYMBOLIC else real for one, real in zip(abstract.shape, sizes, strict=True))
+        strides = tuple(
+            None if type(one) in SYMBOLIC else real for one, real in zip(abstract.strides, strides, strict=True)
+        )
     return TensorExpectation(
         kind=type(tensor),
         dtype=tensor.dtype,
         device=tensor.device,
         requires_grad=tensor.requires_grad,
-        sizes=tuple(tensor.shape),
-        strides=tuple(tensor.stride()) if strided else None,
+        sizes=sizes,
+        strides=strides,
         layout=tensor.layout,
         is_inference=tensor.is_inference(),
         is_conj=strided and tensor.is_conj(),

@@ -75,6 +75,15 @@ def lookup_special(kind: type, name: str) -> Any:
     return None
 
 
+def specialised(value: Any) -> Any:
+    """A symbolic number made the constant it is in this call: what is shown or hashed must be known."""
+    if type(value) is torch.SymInt:
+        return int(value)
+    if type(value) is torch.SymFloat:
+        return float(value)
+    return bool(value) if type(value) is torch.SymBool else value
+
+
 class Operators(TracerState):
     """The operators part of the tracer."""
 
@@ -379,6 +388,8 @@ class Operators(TracerState):
 
     def index_of(self, key: Any) -> Any:
         """A subscript as C wants it."""
+        if type(key) is torch.SymInt:
+            return int(key)
         if type(key) in (int, bool, str, slice):
             if type(key) is slice:
                 return slice(*[None if part is None else self.index_of(part) for part in (key.start, key.stop, key.step)])
@@ -398,6 +409,7 @@ class Operators(TracerState):
         return self.native(lambda: (list if isinstance(container, list) else tuple).__getitem__(container, key))
 
     def _dict_item(self, container: dict[Any, Any], key: Any) -> Any:
+        key = specialised(key)
         self.check_hashable(key)
         self.world.read_key(container, key)
         try:
@@ -524,6 +536,7 @@ class Operators(TracerState):
     # Formatting
 
     def format(self, value: Any, conversion: str, specification: Any) -> str:
+        value = specialised(value)
         if conversion == "s" or (not conversion and not specification and type(value) not in NUMBERS):
             value = self.to_string(value, "__str__")
         elif conversion == "r":
@@ -539,6 +552,7 @@ class Operators(TracerState):
 
     def to_string(self, value: Any, name: str) -> str:
         """`str(value)` or `repr(value)`."""
+        value = specialised(value)
         if type(value) is AbstractTensor:
             raise Break("tensor_to_python", "printing a tensor")
         method = name

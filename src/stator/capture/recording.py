@@ -38,6 +38,9 @@ DEVICE_FACTS = {
 RECORDED_WITHOUT_RESULT = frozenset({"setitem", "_assert_async", "_assert_tensor_metadata", "__setitem__"})
 
 
+NUMBER_TYPES: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+
+
 def holds_tensor(value: Any) -> bool:
     return any(type(leaf) is AbstractTensor for leaf in engine.leaves_of(value))
 
@@ -64,7 +67,7 @@ class Recording(TracerState):
         if not outputs and result is not None and name not in RECORDED_WITHOUT_RESULT:
             for tensor in inputs:
                 self.graph.guard_tensor(tensor)
-            if is_constant(result) or isinstance(result, (tuple, list)):
+            if is_constant(result) or isinstance(result, (tuple, list)) or type(result) in NUMBER_TYPES:
                 return result
             raise Break("operator_result", f"{name} gives a {type(result).__name__}")
         node = self.graph.call(function, args, kwargs, result)
@@ -257,6 +260,8 @@ class Recording(TracerState):
         if type(value) is AbstractTensor:
             self.graph.guard_tensor(value)
             return value.kind
+        if type(value) in NUMBER_TYPES:
+            return NUMBER_TYPES[type(value)]
         self.world.guard_type(value)
         return dict if type(value) is InstanceDict else type(value)
 
@@ -266,6 +271,9 @@ class Recording(TracerState):
             return bool(self.native(isinstance, value, kinds))
         if type(value) is InstanceDict:
             return bool(self.native(isinstance, {}, kinds))
+        if type(value) in NUMBER_TYPES:
+            kind = NUMBER_TYPES[type(value)]
+            return bool(self.native(isinstance, kind(), kinds) or self.native(isinstance, value, kinds))
         self.world.guard_type(value)
         if isinstance(kinds, tuple):
             self.world.read_deep(kinds)

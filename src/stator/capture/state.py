@@ -18,8 +18,10 @@ from typing import Any
 
 from stator.capture.control import Break, Restart, TraceControl, UserException
 from stator.capture.frame import UNBOUND, Frame
+from stator.capture.generalising import Generaliser, History
 from stator.capture.graph import GraphBuilder, stack_line
-from stator.events import Location
+from stator.events import Location, is_torch
+from stator.sizes import SizeContext
 from stator.values.constants import guard_kind
 from stator.values.source import SourceTree
 from stator.values.world import World
@@ -51,6 +53,7 @@ class TracerState:
         self.proxied: dict[int, Any] = {}  # id of a callable made for C code -> the program's own
         self.code_of_root: types.CodeType | None = None
         self.finished = False
+        self.generaliser: Generaliser | None = None
 
     # Where we are
 
@@ -58,13 +61,21 @@ class TracerState:
         """The user's current line: that of the innermost frame outside torch, where there is one."""
         if not self.frames:
             return None
-        own = (frame for frame in reversed(self.frames) if not frame.code.co_filename.startswith(_TORCH))
+        own = (frame for frame in reversed(self.frames) if not is_torch(frame.code.co_filename))
         frame = next(own, self.frames[-1])
         return Location(frame.code.co_filename, frame.line(), frame.code.co_name)
 
     def stack_trace(self) -> str:
         """The user's frames as text, outermost first."""
         return "".join(stack_line(frame.code, frame.line()) for frame in self.frames)
+
+    def generalise_by(self, history: History) -> None:
+        """Let sizes and numbers that vary be symbolic in this trace."""
+        context = SizeContext(self.location)
+        self.graph.sizes = context
+        self.generaliser = Generaliser(history, self.graph, context)
+        self.world.generalise = self.generaliser.number
+        self.world.generalise_tensor = self.generaliser.tensor
 
     def indirect(self) -> None:
         """What runs next is not the last thing the current instruction does: the trace cannot be left in there."""

@@ -24,6 +24,7 @@ import torch
 from stator.capture.control import Break
 from stator.capture.frame import NULL, UNBOUND, ExceptionSlot, Frame, LastIndex, Pending
 from stator.capture.library.effects import Replay
+from stator.capture.symbolic import SYMBOLIC, fold
 from stator.capture.tracer import Tracer
 from stator.resume.support import Support
 from stator.tensors.abstract import AbstractTensor
@@ -107,6 +108,10 @@ class ResidualBuilder:
             return self.fetch(value.source)
         if type(value) in INLINE_TYPES:
             return self.constant(value)
+        if type(value) in SYMBOLIC:
+            return self._number(value)
+        if type(value) is torch.Size and any(type(size) in SYMBOLIC for size in value):
+            return self._named(value, f"{self.constant(torch.Size)}(({self.sequence(value)}))")
         source = self.world.sources.get(id(value))
         if source is not None and guard_kind(value) is None:
             return self.fetch(source)
@@ -138,6 +143,22 @@ class ResidualBuilder:
                 for attribute, value in tensor.attributes.items():
                     self.lines.append(f"setattr({name}, {self.constant(attribute)}, {self.expression(value)})")
         return name
+
+    def _number(self, value: Any) -> str:
+        """A symbolic number, computed from the sizes and numbers it is made of."""
+        context = self.tracer.graph.sizes
+        assert context is not None
+
+        def leaf(symbol: Any) -> str:
+            sources = context.infos[symbol].sources
+            if not sources:
+                raise Break("cannot_rebuild", "a size known at run time only")
+            return self.fetch(sources[0])
+
+        def call(function: Any, *parts: Any) -> str:
+            return f"{self.constant(function)}({', '.join(map(str, parts))})"
+
+        return str(fold(context.algebra, context.simplified(context.expr_of(value)), leaf, call))
 
     def sequence(self, values: Any) -> str:
         """Comma-separated expressions, with a trailing comma."""

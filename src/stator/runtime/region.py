@@ -30,10 +30,11 @@ from stator import config, events
 from stator._native import core
 from stator.capture.control import Break
 from stator.capture.frame import Frame
+from stator.capture.generalising import History
 from stator.capture.trace import Ending, Trace, trace, trace_function
 from stator.capture.tracer import Tracer
 from stator.exc import BackendCompilerFailed, FailOnRecompileLimitHit, RecompileError, StatorError, Unsupported
-from stator.guards import compile_guards
+from stator.guards import SizeProgram, compile_guards
 from stator.guards.modes import read_modes
 from stator.guards.reference import all_misses, explain_miss
 from stator.reasons.wording import describe_break
@@ -41,6 +42,7 @@ from stator.resume.layout import FrameContext, Layout, frames_to_trace, states_t
 from stator.resume.leave import residual_of
 from stator.resume.state import run_chain
 from stator.runtime import stance
+from stator.sizes.lowering import lower_guards
 from stator.values.source import SourceTree
 
 _region_numbers = itertools.count()
@@ -79,6 +81,7 @@ class Place:
         self.parent = events.current_compile_id()  # the entry that ends where this continuation begins
         self.table = core.EntryTable()
         self.records: list[EntryRecord] = []
+        self.history = History(region.options.dynamic)
         self.limit_reported = False
 
     # A miss
@@ -248,6 +251,7 @@ class Place:
             graph = self._call_backend(tracer, residual.outputs)
             stages["backend"] = time.perf_counter() - start
         start = time.perf_counter()
+        self._guard_sizes(tracer)
         function, text = residual.finish(graph)
         program = compile_guards(tracer.tree, residual.builder.fetches)
         stages["guards"] = time.perf_counter() - start
@@ -255,6 +259,18 @@ class Place:
         reason = "" if result.broke is None else result.broke.reason
         self._publish(entry, tracer.tree, text, reason)
         return entry
+
+    @staticmethod
+    def _guard_sizes(tracer: Tracer) -> None:
+        """What the trace decided about symbolic sizes becomes guards."""
+        if tracer.generaliser is None or not tracer.generaliser.used:
+            return
+        context = tracer.generaliser.context
+        lowered = lower_guards(context)
+        for row in lowered.programs:
+            tracer.tree.state().guard("SIZES", SizeProgram(row.operations), row.location)
+        for pin in lowered.pinned:
+            pin.source.guard("EQUALS", pin.value, pin.location)
 
     def _call_backend(self, tracer: Tracer, outputs: list[torch.fx.Node]) -> Any:
         builder = tracer.graph
@@ -292,6 +308,10 @@ class Place:
         entry = core.Entry(program, self.eager_residual(), True)
         self._publish(entry, tree, f"the original code runs ({reason})", reason)
         return entry
+
+    def prepare(self, tracer: Tracer) -> None:
+        """What was learnt at this place, for a trace."""
+        tracer.generalise_by(self.history)
 
     # Provided by the kinds of place
 
@@ -339,7 +359,7 @@ class FunctionPlace(Place):
         self.code = code
 
     def trace(self, function: Any, values: tuple[Any, ...]) -> Trace:
-        return trace_function(function, values, read_modes(), self.region.prepare)
+        return trace_function(function, values, read_modes(), self.prepare)
 
     def run_eagerly(self, function: Any, values: tuple[Any, ...]) -> Any:
         return call_bound(function, function.__code__, values)
@@ -372,7 +392,7 @@ class ContinuationPlace(Place):
             tracer = Tracer(tree)
             return tracer, frames_to_trace(self.layout, self.contexts, values, tracer, tree)
 
-        return trace(start, self.region.prepare)
+        return trace(start, self.prepare)
 
     def run_eagerly(self, function: Any, values: tuple[Any, ...]) -> Any:
         return run_chain(states_to_run(self.layout, self.contexts, values, before=True))
@@ -409,9 +429,6 @@ class Region:
         if place is None:
             place = self.continuations[key] = ContinuationPlace(self, layout, contexts)
         return place.callable
-
-    def prepare(self, tracer: Tracer) -> None:
-        """Settings of this region for a trace."""
 
     def places(self) -> list[Place]:
         return [self.place, *self.continuations.values()]

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from stator.sizes.function_rules import symbolic_shapes
 from stator.tensors.abstract import AbstractTensor
 
 META = torch.device("meta")
@@ -97,6 +98,16 @@ def meta_default() -> Iterator[None]:
         yield
 
 
+def _symbolically(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function under the rules for symbolic sizes."""
+
+    def inside(*args: Any, **kwargs: Any) -> Any:
+        with symbolic_shapes():
+            return function(*args, **kwargs)
+
+    return inside
+
+
 def run(
     function: Callable[..., Any],
     args: tuple[Any, ...],
@@ -135,6 +146,9 @@ def run(
             device = torch.device("cpu")
         else:
             device = _device_of(tensors)
+    symbolic = any(type(size) is torch.SymInt for tensor in tensors for size in (*tensor.shape, *tensor.strides))
+    if symbolic:
+        function = _symbolically(function)
     versions = {identity: tensor.twin._version for identity, tensor in known.items()}
     if tensors:
         result = function(*low_args, **low_kwargs)

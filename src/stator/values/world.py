@@ -100,6 +100,8 @@ class World:
         self.touched: set[int] = set()
         # Called with (value, source) before a plain number becomes a constant; may return a symbolic stand-in.
         self.generalise: Callable[[Any, Source], Any] | None = None
+        # Called with each new abstract tensor from outside; may make sizes symbolic.
+        self.generalise_tensor: Callable[[AbstractTensor], None] | None = None
 
     # Loading
 
@@ -141,6 +143,8 @@ class World:
             tensor = self.tensors[identity] = from_real(value)
             tensor.source = source
             self.sources[id(tensor)] = source
+            if self.generalise_tensor is not None:
+                self.generalise_tensor(tensor)
             return tensor
         if guard_kind(value) is not None:
             return value
