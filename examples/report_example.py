@@ -29,16 +29,21 @@ class Model(torch.nn.Module):
         return x.softmax(-1) if normalise == "softmax" else x.sigmoid()
 
 
+@torch.compile
+def predict(model: Model, x: torch.Tensor, temperature: float, normalise: str) -> torch.Tensor:
+    return model(x, temperature, normalise)
+
+
 def main() -> None:
     torch.manual_seed(0)
-    model = torch.compile(Model())
+    model = Model()
     for batch, temperature, normalise in (
         (8, 1.0, "softmax"),
         (8, 0.7, "softmax"),
         (12, 0.7, "sigmoid"),
         (3, 0.9, "sigmoid"),
     ):
-        print(tuple(model(torch.randn(batch, 64), temperature, normalise).shape))
+        print(tuple(predict(model, torch.randn(batch, 64), temperature, normalise).shape))
 
 
 if __name__ == "__main__":

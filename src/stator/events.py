@@ -14,12 +14,17 @@ compile identity is per thread (one thread compiles while others call).
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+import torch
+
+_TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
 
 # kind -> what it reports, then its fields. `name?` may be left out; every other field is always there.
 # "lines" are `Location`s; a "stack" is the user's frames as `Location`s, outermost first.
@@ -94,6 +99,11 @@ class Miss:
     def __str__(self) -> str:
         line = f", asked for at {self.location}" if self.location else ""
         return f"entry {self.entry}: {self.source} was {self.expected}, is {self.actual} ({self.kind}{line})"
+
+
+def is_torch(file: str) -> bool:
+    """Whether a source file is torch's own: its frames are not what a user means by "my line"."""
+    return file.startswith(_TORCH_FOLDER)
 
 
 @dataclass(frozen=True, slots=True)

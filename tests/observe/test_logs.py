@@ -44,7 +44,9 @@ def test_a_record_names_the_entry_the_line_the_cause_and_the_action():
     text = logged("recompiles")
     line = next(line for line in text.splitlines() if "temperature" in line)
     where = simulated.line_of(simulated.Gpt.forward, "/ temperature")
-    assert line.startswith(f"stator [0/1] {logs.advice.short_path(where.file)}:{where.line} recompiles: ")
+    assert line.startswith(
+        f"stator [0/1] recompiles: {logs.advice.short_path(where.file)}:{where.line} in Gpt.forward: "
+    )
     assert "temperature was 1.0 and is 0.7" in line and "torch.tensor" in line and line.endswith("[recompile_number]")
 
 

@@ -8,6 +8,7 @@ failure is reported once with reason `lowering_failed`, and raises under `config
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,8 +23,8 @@ from stator.lower import decompositions
 from stator.lower.context import Lowering
 from stator.lower.symbols import Symbols
 from stator.lower.table import rule_of
-from stator.lower.views import converted
 from stator.lower.values import OPAQUE, Lazy, NotLowered, Step, Stored, flatten
+from stator.lower.views import converted
 
 CALLS_LIMIT = 4  # of decompositions within decompositions
 
@@ -40,14 +41,15 @@ class Lowered:
     refused: list[tuple[str, str, str]] = field(default_factory=list)  # operator, why, line
 
 
-def lower(module: torch.fx.GraphModule) -> Lowered:
-    """The graph as steps."""
-    return GraphLowering(module).run()
+def lower(module: torch.fx.GraphModule, operators_only: bool = False) -> Lowered:
+    """The graph as steps; with `operators_only`, every call is the operator itself."""
+    return GraphLowering(module, operators_only).run()
 
 
 class GraphLowering:
-    def __init__(self, module: torch.fx.GraphModule) -> None:
+    def __init__(self, module: torch.fx.GraphModule, operators_only: bool) -> None:
         self.module = module
+        self.operators_only = operators_only
         self.symbols = Symbols()
         self.lowering = Lowering(self.symbols)
         self.values: dict[torch.fx.Node, Any] = {}
@@ -140,17 +142,17 @@ class GraphLowering:
 
     def call(self, operator: Any, arguments: Any, keywords: dict[str, Any], meta: Any, depth: int) -> Any:
         """One operator, by the best way there is."""
-        if operator is torch.ops.aten.copy_.default and isinstance(arguments[0], Stored):
+        if operator is torch.ops.aten.copy_.default and isinstance(arguments[0], Stored) and not self.operators_only:
             value = self.write_back(arguments[0], arguments[1], meta)
             if value is not None:
                 return value
         why = "has no row"
-        rule = rule_of(operator)
+        rule = None if self.operators_only else rule_of(operator)
         if rule is not None:
             value, why = self.attempt(rule, operator, arguments, keywords, meta)
             if why == "":
                 return value
-        if depth < CALLS_LIMIT and decompositions.has_decomposition(operator):
+        if depth < CALLS_LIMIT and not self.operators_only and decompositions.has_decomposition(operator):
             value, refusal = self.decomposed(operator, arguments, keywords, meta, depth)
             if refusal == "":
                 return value
@@ -327,17 +329,14 @@ def users_of(node: torch.fx.Node) -> int:
     return count
 
 
+_FRAME = re.compile(r'File "([^"]*)", line (\d+)')
+
+
 def user_line(node: torch.fx.Node) -> str:
-    """The user's line a node came from: `file:line`, from the innermost frame of its stack trace."""
-    trace = node.meta.get("stack_trace")
-    if not trace:
-        return ""
-    for text in reversed(str(trace).strip().splitlines()):
-        text = text.strip()
-        if text.startswith("File "):
-            parts = text.split(", ")
-            return f"{parts[0][5:].strip(chr(34))}:{parts[1].removeprefix('line ')}" if len(parts) > 1 else ""
-    return ""
+    """The user's line a node came from: `file:line`, from the innermost frame of its stack trace outside torch."""
+    found = [match.groups() for match in _FRAME.finditer(str(node.meta.get("stack_trace") or ""))]
+    own = [frame for frame in found if not events.is_torch(frame[0])]
+    return ":".join((own or found)[-1]) if found else ""
 
 
 _reported: set[str] = set()

@@ -131,7 +131,10 @@ class Explanation:
         if not by_line:
             return []
         ranked = sorted(by_line.items(), key=lambda item: -item[1])
-        rows = [f"  {count:5}  {advice.place(where)}  {source_line(where)}" for where, count in ranked[:_MOST_ROWS]]
+        rows = [
+            f"  {count:5}  {advice.place(where) if where else 'no line'}  {source_line(where)}"
+            for where, count in ranked[:_MOST_ROWS]
+        ]
         if len(ranked) > _MOST_ROWS:
             rows.append(f"         and {plural(len(ranked) - _MOST_ROWS, 'more line')}")
         return ["", f"{plural(len(self.guards), 'guard')}, by the line that asked", *rows]

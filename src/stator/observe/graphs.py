@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from stator.events import Location
+from stator.events import Location, is_torch
 
 # The names torch's own dumps use.
 DTYPE_NAMES: dict[torch.dtype, str] = {
@@ -87,14 +87,18 @@ def _node_line(node: Node) -> str:
 
 
 def _header(stack_trace: str) -> str:
-    """The comment above the nodes of one user line: the innermost frame of torch's text form."""
+    """The comment above the nodes of one user line: the innermost frame outside torch, else the innermost."""
     lines = stack_trace.rstrip().splitlines()
+    found = ""
     for index in range(len(lines) - 1, -1, -1):
         match = _FRAME.match(lines[index])
         if match:
             code = lines[index + 1].strip() if index + 1 < len(lines) else ""
-            return f"# File: {match['file']}:{match['line']} in {match['function']}, code: {code}"
-    return ""
+            header = f"# File: {match['file']}:{match['line']} in {match['function']}, code: {code}"
+            if not is_torch(match["file"]):
+                return header
+            found = found or header
+    return found
 
 
 def graph_text(module: Any, name: str = "forward") -> str:

@@ -202,7 +202,7 @@ TORCH_NAMES: dict[str, tuple[str, ...]] = {
 
 
 class _Formatter(logging.Formatter):
-    """`stator [0/1] model.py:12 graph_breaks: text`, with colours if the stream is a terminal."""
+    """`stator [0/1] graph_breaks: model.py:12 in forward: text`, in colours on a terminal; the line once, not twice."""
 
     COLOURS = {
         logging.WARNING: "\033[33m",
@@ -220,13 +220,14 @@ class _Formatter(logging.Formatter):
         location = getattr(record, "location", None)
         name = record.name.removeprefix("stator").removeprefix(".")
         parts = ["stator", str(compile_id) if compile_id else "[-/-]"]
-        if location is not None:
+        message = record.getMessage()
+        if location is not None and not message.startswith(advice.place(location)):
             parts.append(f"{advice.short_path(location.file)}:{location.line}")
         parts.append(f"{name or record.levelname.lower()}:")
         head = " ".join(parts)
         if self.colours:
             head = f"{self.COLOURS.get(record.levelno, '')}{head}\033[0m"
-        text = f"{head} {record.getMessage()}"
+        text = f"{head} {message}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 

@@ -247,7 +247,7 @@ class _Folder:
         entry.parent = CompileId(*parent) if isinstance(parent, list) and len(parent) == 2 else None
         region = self.session.regions[entry.compile_id.region]
         if region.name == "?":
-            region.name = str(fields.get("name", "?"))
+            region.name = str(fields.get("name", "?")).partition(" at ")[0]  # where it is, is its location
             location = location_from([fields.get("file"), fields.get("line"), region.name])
             region.location = location or record.location
 

@@ -189,7 +189,8 @@ class Parts:
                     cls=f"entry-bar {entry.state}",
                 )
             )
-        name = tag("span", f"[{region.id}] {region.name}", cls="name", title=str(region.location or region.name))
+        line = f":{region.location.line}" if region.location else ""
+        name = tag("span", f"[{region.id}] {region.name}{line}", cls="name", title=str(region.location or region.name))
         return tag(
             "div",
             name,
@@ -338,7 +339,6 @@ class Parts:
         graph = entry.graphs[index]
         title = f"{graph.which} graph, {plural(graph.ops, 'operator')}"
         shown, note = self.budget.take(graph.text, f"the {graph.which} graph of {entry.compile_id}")
-        sizes = ", ".join(f"{name} {size_}" for name, size_ in graph.sizes.items())
         rows = [
             part
             for location, code, nodes in user_lines(shown)
@@ -346,7 +346,6 @@ class Parts:
         ]
         return fold(
             title,
-            tag("p", f"inputs: {sizes}", cls="soft") if sizes else "",
             tag("div", *rows, cls="beside") if rows else "",
             tag("p", note, cls="soft") if note else "",
         )
