@@ -196,8 +196,6 @@ def _module_call(value: Any, _: None) -> bool:
         return False
     if any(_has_key(namespace, name) for name in CALL_ATTRIBUTES):
         return False
-    if _has_key(namespace, "_compiled_call_impl") and namespace["_compiled_call_impl"] is not None:
-        return False
     hooks: list[Any] = [find_key(namespace, name) if _has_key(namespace, name) else None for name in HOOK_DICTS]
     return all(isinstance_exact(entry, dict) and dict.__len__(entry) == 0 for entry in hooks)
 

@@ -144,7 +144,7 @@ int check_keys(Run *run, const Instruction *instruction, PyObject *value) {
 static const char *const call_names[] = {"forward", "_call_impl", "__call__"};
 static const char *const hook_names[] = {"_backward_hooks", "_backward_pre_hooks", "_forward_hooks",
                                          "_forward_pre_hooks"};
-static PyObject *call_keys[3], *hook_keys[4], *compiled_call_key;
+static PyObject *call_keys[3], *hook_keys[4];
 
 int check_module_call(Run *run, const Instruction *instruction, PyObject *value) {
     if (!PyType_IsSubtype(Py_TYPE(value), (PyTypeObject *)instruction->object)) {
@@ -163,10 +163,6 @@ int check_module_call(Run *run, const Instruction *instruction, PyObject *value)
         if (dict_find(dict, call_keys[index]) != NULL) {
             return FAILS;
         }
-    }
-    PyObject *compiled = dict_find(dict, compiled_call_key);
-    if (compiled != NULL && compiled != Py_None) {
-        return FAILS;
     }
     for (int index = 0; index < 4; index++) {
         PyObject *hooks = dict_find(dict, hook_keys[index]);
@@ -253,7 +249,5 @@ static bool intern_all(const char *const *names, PyObject **into, int count) {
 }
 
 bool steps_init(void) {
-    static const char *const compiled_name[] = {"_compiled_call_impl"};
-    return intern_all(call_names, call_keys, 3) && intern_all(hook_names, hook_keys, 4) &&
-           intern_all(compiled_name, &compiled_call_key, 1);
+    return intern_all(call_names, call_keys, 3) && intern_all(hook_names, hook_keys, 4);
 }
