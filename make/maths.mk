@@ -1,4 +1,4 @@
-# Step between the float bit patterns tried; 1 tries all of them, in about an hour.
+# Step between the float bit patterns tried; 1 tries all of them, in about half an hour.
 MATHS_STEP ?= 17
 
 .PHONY: sweep-maths bench-maths
