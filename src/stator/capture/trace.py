@@ -114,22 +114,27 @@ def trace_function(
     """Interpret one call of `function`."""
     code = function.__code__
 
-    def start() -> tuple[Tracer, list[Frame]]:
+    def start() -> Tracer:
         tracer = Tracer(SourceTree(code.co_varnames[: len(values)], code.co_freevars))
         tracer.tree.state().guard("MODES", modes)
-        return tracer, [function_frame(tracer, function, values)]
+        return tracer
 
-    return trace(start, prepare)
+    return trace(start, lambda tracer: [function_frame(tracer, function, values)], prepare)
 
 
-def trace(start: Callable[[], tuple[Tracer, list[Frame]]], prepare: Callable[[Tracer], None] | None = None) -> Trace:
+def trace(
+    start: Callable[[], Tracer],
+    make_frames: Callable[[Tracer], list[Frame]],
+    prepare: Callable[[Tracer], None] | None = None,
+) -> Trace:
     """Run prepared frames (outermost first) to their end, again as often as the trace learns where it must break."""
     break_at: dict[int, Break] = {}
     while True:
-        tracer, frames = start()
+        tracer = start()
         tracer.break_at = break_at
         if prepare is not None:
             prepare(tracer)
+        frames = make_frames(tracer)
         try:
             result = _trace_once(tracer, frames)
         except Restart as restart:

@@ -118,8 +118,8 @@ class ResidualBuilder:
         if id(value) in self.tracer.own_functions:
             if isinstance(value, type):
                 raise Break("class_escapes", value.__name__)
-        elif guard_kind(value) is not None:
-            return self.constant(value)
+        elif guard_kind(value) is not None or type(value) is types.FunctionType:
+            return self.constant(value)  # a function from outside was found through a class or module that is guarded
         name = self.names.get(id(value))
         if name is not None:
             return name

@@ -386,13 +386,15 @@ class ContinuationPlace(Place):
     def trace(self, function: Any, values: tuple[Any, ...]) -> Trace:
         modes = read_modes()
 
-        def start() -> tuple[Tracer, list[Frame]]:
+        def start() -> Tracer:
             tree = SourceTree(self.layout.names())
             tree.state().guard("MODES", modes)
-            tracer = Tracer(tree)
-            return tracer, frames_to_trace(self.layout, self.contexts, values, tracer, tree)
+            return Tracer(tree)
 
-        return trace(start, self.prepare)
+        def make_frames(tracer: Tracer) -> list[Frame]:
+            return frames_to_trace(self.layout, self.contexts, values, tracer, tracer.tree)
+
+        return trace(start, make_frames, self.prepare)
 
     def run_eagerly(self, function: Any, values: tuple[Any, ...]) -> Any:
         return run_chain(states_to_run(self.layout, self.contexts, values, before=True))
