@@ -1,8 +1,8 @@
 """Compiled CPU code beside torch.compile and eager: run time, first call, and bandwidth.
 
 Run by `make bench-cpu`. Each workload runs in its own process, one for each number of threads, so that first calls are
-first calls; inside it stator, torch.compile (Inductor) and eager alternate and the minimum of many rounds counts. Ratios
-above 1 mean stator is faster. Writes benchmarks/results/cpu.json.
+first calls; inside it stator, torch.compile (Inductor) and eager alternate and the minimum of many rounds counts.
+Ratios above 1 mean stator is faster. Writes benchmarks/results/cpu.json.
 
     python benchmarks/cpu.py [--threads 1 2] [--only TEXT] [--no-peer] [--kernels]
 """
@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+
 from cpu_workloads import WORKLOADS, Workload
 
 RESULTS = Path(__file__).parent / "results" / "cpu.json"
@@ -145,7 +146,9 @@ def show(row: dict[str, Any]) -> str:
 
 def geometric_mean(rows: list[dict[str, Any]], other: str, suffix: str = "") -> float:
     ratios = [
-        row[other + suffix] / row["stator" + suffix] for row in rows if row.get(other + suffix) and row.get("stator" + suffix)
+        row[other + suffix] / row["stator" + suffix]
+        for row in rows
+        if row.get(other + suffix) and row.get("stator" + suffix)
     ]
     return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
 

@@ -76,7 +76,8 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, time, width = x.shape
         q, k, v = (
-            part.view(batch, time, self.heads, width // self.heads).transpose(1, 2) for part in self.qkv(x).split(width, -1)
+            part.view(batch, time, self.heads, width // self.heads).transpose(1, 2)
+            for part in self.qkv(x).split(width, -1)
         )
         scores = q @ k.transpose(-2, -1) / (width // self.heads) ** 0.5
         mask = torch.ones(time, time, dtype=torch.bool).tril()
@@ -166,9 +167,7 @@ def bert() -> tuple[Any, tuple[Any, ...]]:
 def resnet() -> tuple[Any, tuple[Any, ...]]:
     from transformers import ResNetConfig, ResNetModel
 
-    config = ResNetConfig(
-        embedding_size=32, hidden_sizes=[32, 64, 128, 256], depths=[2, 2, 2, 2], layer_type="basic"
-    )
+    config = ResNetConfig(embedding_size=32, hidden_sizes=[32, 64, 128, 256], depths=[2, 2, 2, 2], layer_type="basic")
     model = ResNetModel(config)
     return lambda x: model(x).last_hidden_state, (random(4, 3, 64, 64),)
 

@@ -29,4 +29,30 @@ def example():
         "used.",
         hint="Install a torch version that stator supports, and build stator's extension modules for this Python.",
     ),
+    Reason(
+        id="lowering_failed",
+        summary="the CPU compiler failed on {detail}; that operator runs as ATen's own kernel",
+        explanation="A rule of the lowering table raised an error it should not raise. The result is right: the operator "
+        "itself was called instead; it is slower by the memory traffic that fusion would have saved.",
+        hint="Report it with the text above. `stator.config.strict = True` makes it an error with the full traceback.",
+    ),
+    Reason(
+        id="kernel_failed",
+        summary="the CPU compiler could not make machine code of {detail}; the graph runs operator by operator",
+        explanation="Scheduling or code generation of a fused kernel raised an error it should not raise.",
+        hint="Report it with the text above. `stator.config.strict = True` makes it an error with the full traceback.",
+    ),
+    Reason(
+        id="invalid_kernel",
+        summary="a loop program breaks a rule of the loop language: {detail}",
+        explanation="Every kernel is verified before machine code is made of it, since a wrong one would write wrong "
+        "memory. A pass of the compiler made this one.",
+        hint="Report it with the text above.",
+    ),
+    Reason(
+        id="graph_form",
+        summary="the graph given to the CPU compiler is no functional ATen graph: {detail}",
+        explanation="It takes calls of ATen operator overloads with described results, placeholders and constants.",
+        hint="Pass it through `stator.aot.backend`, which makes such graphs.",
+    ),
 )
