@@ -41,8 +41,7 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
         q, k, v = (
-            part.view(batch, length, self.heads, -1).transpose(1, 2)
-            for part in self.attend(self.first(x)).chunk(3, -1)
+            part.view(batch, length, self.heads, -1).transpose(1, 2) for part in self.attend(self.first(x)).chunk(3, -1)
         )
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.drop(self.project(mixed.transpose(1, 2).reshape(batch, length, width)))
@@ -50,7 +49,9 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self, vocabulary: int = 256, width: int = 64, heads: int = 4, blocks: int = 6, length: int = 32) -> None:
+    def __init__(
+        self, vocabulary: int = 256, width: int = 64, heads: int = 4, blocks: int = 6, length: int = 32
+    ) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
         self.blocks = nn.ModuleList([Block(width, heads) for _ in range(blocks)])

@@ -1,6 +1,7 @@
 """stator: an independent torch.compile. The public names; docs/layout.md walks through the rooms behind them."""
 
 from stator import config, exc
+from stator.aot import trace
 from stator.api.backends import list_backends, register_backend
 from stator.api.compile import compile
 from stator.api.controls import (
@@ -15,7 +16,6 @@ from stator.api.controls import (
     nonstrict_trace,
     skip_frame,
 )
-from stator.aot import trace
 from stator.runtime.region import reset
 from stator.runtime.stance import set_stance
 

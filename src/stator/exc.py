@@ -36,7 +36,9 @@ class BackendCompilerFailed(StatorError):
 
     def __init__(self, backend: object, inner: BaseException, message: str = "") -> None:
         name = getattr(backend, "__name__", str(backend))
-        super().__init__(message or f"backend {name!r} raised:\n{type(inner).__name__}: {inner}", reason="backend_failed")
+        super().__init__(
+            message or f"backend {name!r} raised:\n{type(inner).__name__}: {inner}", reason="backend_failed"
+        )
         self.backend_name = name
         self.inner_exception = inner
 

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from stator.aot import aot_eager, aot_eager_decomp_partition
+
 from .torch_level import check
 
 
@@ -40,7 +41,10 @@ CASES = {
     "input_written_twice": (lambda x: (x.add_(1), x.mul_(x), x + 1)[2], lambda: (torch.randn(3),)),
     "non_leaf_input_written": (lambda x, w: x.mul_(w).sum(), lambda: (inner(3), parameter(3))),
     "non_leaf_input_written_and_returned": (lambda x, w: (x.mul_(w), x.sin()), lambda: (inner(3), parameter(3))),
-    "view_of_input_written": (lambda x, w: (x[0].mul_(2), x.t()[1].add_(1), x * w)[2], lambda: (torch.randn(2, 2), parameter(2, 2))),
+    "view_of_input_written": (
+        lambda x, w: (x[0].mul_(2), x.t()[1].add_(1), x * w)[2],
+        lambda: (torch.randn(2, 2), parameter(2, 2)),
+    ),
     "view_of_intermediate_written": (
         lambda x: (lambda y: (y[0].add_(1), y.view(-1)[2:].mul_(3), y)[2])(x * 2),
         lambda: (leaf(2, 3),),
@@ -51,7 +55,10 @@ CASES = {
         lambda x: (lambda y: (y.split(2)[1].copy_(y.split(2)[0]), y)[1])(x * 2),
         lambda: (torch.randn(4, 2),),
     ),
-    "setitem": (lambda x, w: (lambda y: (y.__setitem__((slice(None), 1), w), y)[1])(x * 2), lambda: (leaf(3, 2), parameter(3))),
+    "setitem": (
+        lambda x, w: (lambda y: (y.__setitem__((slice(None), 1), w), y)[1])(x * 2),
+        lambda: (leaf(3, 2), parameter(3)),
+    ),
     "setitem_index": (
         lambda x, i: (lambda y: (y.__setitem__(i, 1.0), y)[1])(x * 2),
         lambda: (leaf(4, 2), torch.tensor([0, 2])),
@@ -73,9 +80,15 @@ CASES = {
     "views_of_non_leaf": (lambda x: (x.view(-1), x * 2), lambda: (inner(2, 3),)),
     "transposed_in_place": (lambda x: (lambda y: (y.t_(), y * 2))(x * 2), lambda: (leaf(2, 3),)),
     "input_transposed_in_place": (lambda x: (x.t_(), x * 2)[1], lambda: (torch.randn(2, 3),)),
-    "squeezed_in_place": (lambda x: (lambda y: (y.unsqueeze_(0), y.add_(1), y.squeeze_(), y)[3])(x * 2), lambda: (leaf(2, 3),)),
+    "squeezed_in_place": (
+        lambda x: (lambda y: (y.unsqueeze_(0), y.add_(1), y.squeeze_(), y)[3])(x * 2),
+        lambda: (leaf(2, 3),),
+    ),
     "returns_copy_of_input": (lambda x: (x.clone(), x + 0), lambda: (leaf(3),)),
-    "copy_then_input_written": (lambda x, w: (lambda y: (x.add_(1), y * w))(x.clone()), lambda: (torch.randn(3), parameter(3))),
+    "copy_then_input_written": (
+        lambda x, w: (lambda y: (x.add_(1), y * w))(x.clone()),
+        lambda: (torch.randn(3), parameter(3)),
+    ),
     "kept_value_then_input_written": (
         lambda x, w: (lambda y: (x.mul_(3), y))(x.clone().sin() * w),
         lambda: (torch.randn(3), parameter(3)),
@@ -93,9 +106,18 @@ CASES = {
     "random_unused": (lambda x: (torch.rand(3), x * 2)[1], lambda: (leaf(3),)),
     "random_in_place": (lambda x: (lambda y: (y.normal_(), y * x)[1])(torch.empty(3)), lambda: (leaf(3),)),
     "integers": (lambda x, i: (x[i], i + 1, i.float() * x.sum()), lambda: (leaf(5), torch.tensor([0, 3]))),
-    "complex": (lambda x: (torch.view_as_real(x * 2j), x.conj() * x), lambda: (torch.randn(3, dtype=torch.complex64, requires_grad=True),)),
-    "in_place_dtype": (lambda x, w: (lambda y: (y.add_(w), y)[1])((x * 2).half()), lambda: (torch.randn(3), parameter(3))),
-    "foreach": (lambda a, b, c, d: torch._foreach_add([a, b], [c, d], alpha=2), lambda: (leaf(3), leaf(2), leaf(3), leaf(2))),
+    "complex": (
+        lambda x: (torch.view_as_real(x * 2j), x.conj() * x),
+        lambda: (torch.randn(3, dtype=torch.complex64, requires_grad=True),),
+    ),
+    "in_place_dtype": (
+        lambda x, w: (lambda y: (y.add_(w), y)[1])((x * 2).half()),
+        lambda: (torch.randn(3), parameter(3)),
+    ),
+    "foreach": (
+        lambda a, b, c, d: torch._foreach_add([a, b], [c, d], alpha=2),
+        lambda: (leaf(3), leaf(2), leaf(3), leaf(2)),
+    ),
     "foreach_in_place": (
         lambda a, b, c, d: (torch._foreach_mul_([a, b], [c, d]), a + 1)[1],
         lambda: (torch.randn(3), torch.randn(2), torch.randn(3), torch.randn(2)),
@@ -130,7 +152,9 @@ CASES = {
         lambda: (leaf(3), parameter(3)),
     ),
     "double_gradient_inside": (
-        lambda x: (lambda g: torch.autograd.grad(g.sum(), x)[0])(torch.autograd.grad((x**3).sum(), x, create_graph=True)[0]),
+        lambda x: (lambda g: torch.autograd.grad(g.sum(), x)[0])(
+            torch.autograd.grad((x**3).sum(), x, create_graph=True)[0]
+        ),
         lambda: (leaf(3),),
     ),
 }

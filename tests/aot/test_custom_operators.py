@@ -74,7 +74,12 @@ def graphs(fn, *args):
 
 @pytest.mark.parametrize("backend", [aot_eager, aot_eager_decomp_partition])
 def test_custom_op_with_gradient(backend):
-    check(lambda x: scale(x.sin(), 3.0) * 2, torch.randn(4, requires_grad=True), backend=backend, exact=backend is aot_eager)
+    check(
+        lambda x: scale(x.sin(), 3.0) * 2,
+        torch.randn(4, requires_grad=True),
+        backend=backend,
+        exact=backend is aot_eager,
+    )
     assert set(seen_devices) == {"cpu"}, "the fake function sees the devices the operator will see"
 
 

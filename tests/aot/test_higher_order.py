@@ -47,7 +47,9 @@ def compare(module, reference, *args, atol=0.0):
         results = results if isinstance(results, (tuple, list)) else (results,)
         outputs = [result for result in results if result.requires_grad]
         sources = [value for value in values if value.requires_grad]
-        weights = [torch.full_like(output, 0.5).add(torch.arange(output.numel()).view_as(output) * 0.1) for output in outputs]
+        weights = [
+            torch.full_like(output, 0.5).add(torch.arange(output.numel()).view_as(output) * 0.1) for output in outputs
+        ]
         gradients = torch.autograd.grad(outputs, sources, weights, allow_unused=True) if outputs else ()
         outcomes.append((results, gradients))
     for one, other in zip(outcomes[0][0], outcomes[1][0], strict=True):
@@ -130,12 +132,16 @@ def test_map():
         {"step": body(lambda x, w: (x.sin() * w, x.sum()), 2)},
         2,
         lambda graph, held, inputs: [
-            graph.call_function(operator.getitem, (graph.call_function(ops.map_impl, (held[0], (inputs[0],), (inputs[1],))), place))
+            graph.call_function(
+                operator.getitem, (graph.call_function(ops.map_impl, (held[0], (inputs[0],), (inputs[1],))), place)
+            )
             for place in (0, 1)
         ],
     )
     graphs = compare(module, lambda x, w: (x.sin() * w, x.sum(1)), leaf(4, 3), leaf(3))
-    assert ops.map_impl in called(graphs["forward"]) and ops.map_impl in called(compiled_backward(module, leaf(4, 3), leaf(3)))
+    assert ops.map_impl in called(graphs["forward"]) and ops.map_impl in called(
+        compiled_backward(module, leaf(4, 3), leaf(3))
+    )
 
 
 def compiled_backward(module, *args):
@@ -181,7 +187,9 @@ def test_associative_scan():
         {"add": body(lambda x, y: (x * y,), 2)},
         1,
         lambda graph, held, inputs: [
-            graph.call_function(operator.getitem, (graph.call_function(ops.associative_scan, (held[0], (inputs[0],), ())), 0))
+            graph.call_function(
+                operator.getitem, (graph.call_function(ops.associative_scan, (held[0], (inputs[0],), ())), 0)
+            )
         ],
     )
     compare(module, lambda x: x.cumprod(0), leaf(6, 3))
@@ -197,9 +205,7 @@ def test_flex_attention():
     held = {"score": body(score, 5), "mask": body(mask, 4)}
 
     def build(graph, nodes, inputs):
-        call = graph.call_function(
-            ops.flex_attention, (*inputs, nodes[0], (4, 4, nodes[1]), 0.5, {}, (), ())
-        )
+        call = graph.call_function(ops.flex_attention, (*inputs, nodes[0], (4, 4, nodes[1]), 0.5, {}, (), ()))
         return [graph.call_function(operator.getitem, (call, 0))]
 
     def reference(q, k, v):
@@ -219,7 +225,9 @@ def test_checkpointed_body_keeps_only_its_inputs():
     module = graph_module(
         {"inside": body(inside, 2)},
         2,
-        lambda graph, held, inputs: graph.call_function(operator.getitem, (graph.call_function(ops.tag_activation_checkpoint, (held[0], *inputs)), 0)),
+        lambda graph, held, inputs: graph.call_function(
+            operator.getitem, (graph.call_function(ops.tag_activation_checkpoint, (held[0], *inputs)), 0)
+        ),
     )
     graphs = compare(module, inside, leaf(3, 3), leaf(3, 3))
     results = [node for node in graphs["forward"].graph.nodes if node.op == "output"][0].args[0]

@@ -142,8 +142,10 @@ def same(one, other, what, exact):
     assert one.dtype == other.dtype, f"{what}: {one.dtype} {other.dtype}"
     assert one.requires_grad == other.requires_grad, f"{what}: requires_grad {one.requires_grad}"
     if exact:
-        assert torch.equal(one, other) or torch.equal(one.isnan(), other.isnan()) and torch.allclose(
-            one, other, rtol=0, atol=0, equal_nan=True
+        assert (
+            torch.equal(one, other)
+            or torch.equal(one.isnan(), other.isnan())
+            and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
         ), f"{what}:\n{one}\n{other}"
         assert one.stride() == other.stride() or one.numel() <= 1, f"{what}: {one.stride()} {other.stride()}"
     else:

@@ -243,3 +243,69 @@ def test_values_of_another_trace_are_refused(sizes, tensor):
     foreign = SizeContext().symbol(tensor.child("SIZE", 0), 3)
     with pytest.raises(ValueError, match="another trace"):
         sizes.expr_of(foreign)
+
+
+def test_an_input_marked_unbacked_uses_no_example_value(sizes, tensor):
+    from stator.sizes import lower_guards
+
+    source = tensor.child("SIZE", 0)
+    batch = sizes.unbacked("x.size(0)", low=2, source=source)
+    assert sizes.unbacked("x.size(0)", low=2, source=source) is batch
+    assert batch >= 2
+    with pytest.raises(DataDependentError):
+        bool(batch > 5)
+    assert [guard.text for guard in lower_guards(sizes).programs] == ["x.size(0) >= 2"]
+
+
+def test_a_size_beyond_its_declared_range_is_refused(sizes, tensor):
+    with pytest.raises(ValueError, match=r"x.size\(0\) is 8, outside"):
+        sizes.symbol(tensor.child("SIZE", 0), 8, high=4)
+
+
+def test_a_guard_after_the_trace_is_a_defect(sizes, tensor):
+    size = sizes.symbol(tensor.child("SIZE", 0), 8)
+    with sizes.frozen():
+        assert size >= 0
+        with pytest.raises(RuntimeError, match="after the trace"):
+            bool(size > 3)
+
+
+def test_presumptions_record_nothing_and_give_way_to_the_example(sizes, tensor):
+    size, one = sizes.symbol(tensor.child("SIZE", 0), 8), sizes.symbol(tensor.child("SIZE", 1), 1)
+    question = sizes.expr_of(size == 1)
+    assert sizes.presume(question) is False and sizes.guards == []
+    assert sizes.presume(sizes.expr_of(one == 1)) is True and len(sizes.guards) == 1
+
+
+def test_contradicting_promises_are_refused(sizes):
+    count = sizes.unbacked("k.item()")
+    torch._check(count >= 4)
+    with pytest.raises(RuntimeError):
+        torch._check(count < 4)
+
+
+def test_torchs_module_of_helpers_serves_our_sizes_without_sympy(tmp_path):
+    import subprocess
+    import sys
+
+    program = """
+import sys
+import torch
+from stator.sizes import SizeContext
+
+count = SizeContext().unbacked("n")
+torch._check(count >= 2)
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_false, sym_and
+assert guard_or_false(count == 3) is False and bool(sym_and(count >= 1, count >= 2))
+assert len(free_unbacked_symbols(count)) == 1 and not free_unbacked_symbols(torch.empty(2))
+assert "sympy" not in sys.modules
+import torch.fx.experimental.symbolic_shapes as helpers
+shape_env = helpers.ShapeEnv()  # not ours: the real module is loaded
+real = sys.modules["torch.fx.experimental.symbolic_shapes"]
+assert real.ShapeEnv is helpers.ShapeEnv and "sympy" in sys.modules
+theirs = shape_env.create_unbacked_symint()
+assert real.guard_or_false(theirs == 3) is False and helpers.guard_or_false(count == 3) is False
+assert len(real.free_unbacked_symbols(theirs)) == 1 and real.free_unbacked_symbols([count, 3])
+assert not any(name.startswith(("torch._dynamo", "torch._inductor")) for name in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=200)

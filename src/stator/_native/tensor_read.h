@@ -112,13 +112,14 @@ static inline uint32_t stator_impl_dtype_and_device(const StatorTensorLayout *la
     return word;
 }
 
-static inline bool stator_impl_requires_grad(const StatorTensorLayout *layout, const char *impl) {
+static inline bool stator_impl_requires_grad(const StatorTensorLayout *layout, const char *impl,
+                                             bool (*requires_grad)(const void *impl)) {
     const char *meta = *(const char *const *)(impl + layout->autograd_meta);
     if (meta == NULL) {
         return false;
     }
     /* The flag is set for leaves only; what has a gradient function, or is a view, answers for itself. */
-    return (layout->requires_grad_flag != 0 && meta[layout->requires_grad_flag] == 1) || layout->requires_grad(impl);
+    return (layout->requires_grad_flag != 0 && meta[layout->requires_grad_flag] == 1) || requires_grad(impl);
 }
 
 #endif

@@ -141,9 +141,7 @@ def run_as_is(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[.
 
 
 aot_eager: Backend = backend(run_as_is, partition="default")
-aot_eager_decomp_partition: Backend = backend(
-    run_as_is, decompositions=decomposition_sets.CORE, partition="min-cut"
-)
+aot_eager_decomp_partition: Backend = backend(run_as_is, decompositions=decomposition_sets.CORE, partition="min-cut")
 
 
 def graphs_of(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> dict[str, torch.fx.GraphModule]:

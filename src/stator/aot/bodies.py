@@ -100,9 +100,7 @@ def _finish(
     return to_graph_module(tape, name, single=single), values
 
 
-def forward_body(
-    outer: Recorder, run: RunBody, operands: Sequence[Any], name: str, single: bool = False
-) -> Body:
+def forward_body(outer: Recorder, run: RunBody, operands: Sequence[Any], name: str, single: bool = False) -> Body:
     """The graph of `run(*operands)`; captured tensors are its last inputs. `single`: it returns one bare value."""
     recorder = _BodyRecorder(outer)
     inner = [recorder.operand(tensor, f"operand_{place}") for place, tensor in enumerate(operands)]

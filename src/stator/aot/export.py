@@ -7,10 +7,9 @@ Inputs come first and in order, used or not. A tape can be exported more than on
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
-
-import operator
 
 import torch
 import torch.fx

@@ -143,9 +143,7 @@ def _cond(context: Context, pred: Any, true_fn: Any, false_fn: Any, operands: Se
 
     def backward(tensors: Sequence[Any], kept: Sequence[Any], gradients: Sequence[Any]) -> Any:
         given = _merge(operands, tensors)
-        bodies = [
-            backward_body(context.recorder, run, given, wanted, results, "BranchBackward") for run in runs
-        ]
+        bodies = [backward_body(context.recorder, run, given, wanted, results, "BranchBackward") for run in runs]
         held = [context.recorder.hold(body.module, "branch_backward") for body in bodies]
         dense = [gradients[place].contiguous() for place in results]
         found = context.emit(operators.cond, (pred, *held, (*given, *dense)), bodies[0].values)
@@ -260,9 +258,7 @@ def _map(context: Context, body_fn: Any, xs: Sequence[Any], shared: Sequence[Any
         held = recorder.hold(back.module, "map_backward")
         mapped = (*given[:count], *[gradients[place].contiguous() for place in results])
         found = context.emit(operators.map_impl, (held, mapped, tuple(given[count:])), _stacked(length, back.values))
-        summed = [
-            value if place < count else value.sum(0) for place, value in zip(wanted, found, strict=True)
-        ]
+        summed = [value if place < count else value.sum(0) for place, value in zip(wanted, found, strict=True)]
         places = [place for place, value in enumerate(operands) if isinstance(value, torch.Tensor)]
         return _spread(len(tensors), [places.index(place) for place in wanted], summed)
 
@@ -301,9 +297,7 @@ class _ScanGradient:
         self.length = length
         self.body = body
         everything = _floating(operands)
-        self.wanted = [
-            place for place in everything if place < carries or operands[place].requires_grad
-        ]
+        self.wanted = [place for place in everything if place < carries or operands[place].requires_grad]
         self.results = _floating(body.values)
 
     def apply(self) -> Any:
@@ -348,9 +342,7 @@ class _ScanGradient:
             ]
 
         samples = [*init, *_slices(xs), *shared]
-        back = backward_body(
-            context.recorder, self.run, samples, self.wanted, self.results, "ScanStep", arrange
-        )
+        back = backward_body(context.recorder, self.run, samples, self.wanted, self.results, "ScanStep", arrange)
         accumulators = [torch.zeros_like(self.operands[place]) for place in of_shared]
         step = self._accumulating(back, len(of_carry), len(of_shared), len(moving))
         start = [*[gradients[place].contiguous() for place in moving], *accumulators]
@@ -358,9 +350,7 @@ class _ScanGradient:
         whole = forward_body(context.recorder, step, [*start, *_slices(reversed_xs), *shared], "ScanBackward")
         held = context.recorder.hold(whole.module, "scan_backward")
         values = [*whole.values[: len(start)], *_stacked(self.length, whole.values[len(start) :])]
-        found = list(
-            context.emit(operators.scan, (held, tuple(start), tuple(reversed_xs), tuple(shared)), values)
-        )
+        found = list(context.emit(operators.scan, (held, tuple(start), tuple(reversed_xs), tuple(shared)), values))
         grown = [value.flip(0) for value in found[len(start) :]]
         made = [*found[: len(of_carry)], *grown, *found[len(moving) : len(start)]]
         places = [place for place, value in enumerate(self.operands) if isinstance(value, torch.Tensor)]

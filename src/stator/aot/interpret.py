@@ -143,4 +143,3 @@ class Interpreter:
             found = self.owned.get(id(value))
             return self.recorder.constant(value) if found is None else found
         return value
-

@@ -402,4 +402,3 @@ def _distinct(tape: Tape, outputs: list[Step], results: int) -> list[Step]:
         taken.add(root)
         distinct.append(step)
     return distinct
-

@@ -22,7 +22,7 @@ _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 _KEPT = os.sep + "site-packages" + os.sep
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _foreign(filename: str) -> bool:
     """Whether a file is the user's (an installed library counts as the user's)."""
     if filename.startswith(_OURS) or filename.startswith("<frozen"):

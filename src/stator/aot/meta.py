@@ -69,9 +69,7 @@ def _value_of_constants(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str,
 _READERS = frozenset({aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.default})
 
 
-def _by_registered_fake(
-    op: OpOverload, row: Facts, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def _by_registered_fake(op: OpOverload, row: Facts, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     def no_dynamic_sizes() -> Any:
         raise refuse("aot_dynamic_output", detail=f"`{row.namespace}.{row.name}`")
 

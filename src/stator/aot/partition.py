@@ -136,10 +136,9 @@ class _Plan:
     def _readers_of_written(self) -> set[Step]:
         found: set[Step] = set()
         for step in self.tape.steps:
-            if step not in self.backward and any(operand in self.written for operand in step.operands):
-                found.add(step)
-                # a view of a written input shows the new contents later
-            elif parent_of(step) in found:
+            if (step not in self.backward and any(operand in self.written for operand in step.operands)) or parent_of(
+                step
+            ) in found:
                 found.add(step)
         return found
 
@@ -298,7 +297,7 @@ def kept_bytes(plan: _Plan, kept: Sequence[Step]) -> int:
     total, seen = 0, set()
     for step in kept:
         root = root_of(step)
-        if root.kind == INPUT and root not in plan.written or root in seen:
+        if (root.kind == INPUT and root not in plan.written) or root in seen:
             continue
         seen.add(root)
         total += size_in_bytes(root) if isinstance(root.value, torch.Tensor) else size_in_bytes(step)

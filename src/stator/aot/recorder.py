@@ -206,7 +206,9 @@ class Recorder(TorchDispatchMode):
         real_kwargs = map_tensors(self._value, kwargs)
         owners = {id(value): tensor for tensor in _tensors(args, kwargs) for value in [self._value(tensor)]}
         results = func(*real_args, **real_kwargs)
-        memories = {_storage_key(value): tensor.memory for tensor in _tensors(args, kwargs) for value in [self._value(tensor)]}
+        memories = {
+            _storage_key(value): tensor.memory for tensor in _tensors(args, kwargs) for value in [self._value(tensor)]
+        }
 
         def dress(value: torch.Tensor) -> AbstractTensor:
             same = owners.get(id(value))

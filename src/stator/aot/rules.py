@@ -576,7 +576,7 @@ def _register_foreach() -> None:
             for spelling, rule in ((name, _foreach_like(kind)), (name + "_", _foreach_in_place)):
                 operators = getattr(aten, "_foreach_" + spelling, None)
                 for overload in () if operators is None else operators.overloads():
-                    if "out" not in overload:
+                    if "out" not in overload and not overload.startswith("ScalarAnd"):
                         RULES[getattr(operators, overload)] = rule
 
 

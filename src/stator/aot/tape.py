@@ -88,9 +88,7 @@ def map_steps(function: Callable[[Step], Any], value: Any) -> Any:
     if kind is tuple:
         return tuple(map_steps(function, item) for item in value)
     if kind is slice:
-        return slice(
-            map_steps(function, value.start), map_steps(function, value.stop), map_steps(function, value.step)
-        )
+        return slice(map_steps(function, value.start), map_steps(function, value.stop), map_steps(function, value.step))
     if kind is dict:
         return {key: map_steps(function, item) for key, item in value.items()}
     return value

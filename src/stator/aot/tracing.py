@@ -66,9 +66,7 @@ def _trace(
 
     recorder = Recorder(real=mode == "real", locate=user_line, on_real_tensor=meet_real)
     try:
-        abstract_leaves = [
-            _abstract_leaf(recorder, name, leaf, mode) for name, leaf in zip(names, leaves, strict=True)
-        ]
+        abstract_leaves = [_abstract_leaf(recorder, name, leaf, mode) for name, leaf in zip(names, leaves, strict=True)]
         call_args, call_kwargs = pytree.tree_unflatten(abstract_leaves, in_spec)
         with recording(recorder):
             result = fn(*call_args, **call_kwargs)

@@ -190,7 +190,9 @@ def _backward(code: _Code, plan: Plan, arguments: list[str], returned: list[int]
     plain = all(plan.kept_is_tensor)
     passed = ["*saved"] if plain and plan.kept else []
     if not plain:
-        passed = [f"saved[{next(tensors)}]" if kind else f"ctx.numbers[{next(numbers)}]" for kind in plan.kept_is_tensor]
+        passed = [
+            f"saved[{next(tensors)}]" if kind else f"ctx.numbers[{next(numbers)}]" for kind in plan.kept_is_tensor
+        ]
     passed += [f"g{place}" for place in joint.tangent_of]
     code.add(1, "run = plan.backward or plan.ensure_backward()")
     made = [f"d{place}" for place in joint.gradient_of]

@@ -32,9 +32,7 @@ _registered: dict[str, Backend] = {
 }
 
 
-def register_backend(
-    compiler_fn: Backend | None = None, name: str | None = None, tags: tuple[str, ...] = ()
-) -> Any:
+def register_backend(compiler_fn: Backend | None = None, name: str | None = None, tags: tuple[str, ...] = ()) -> Any:
     """Register a backend under a name (its own, if none is given); also a decorator."""
     if compiler_fn is None:
         return functools.partial(register_backend, name=name, tags=tags)
@@ -91,4 +89,6 @@ def _from_torch(name: str) -> Backend:
         return registry.lookup_backend(name)  # type: ignore[no-any-return]
     except Exception as error:
         close = ", ".join(list_backends())
-        raise InvalidBackend(f"no backend {name!r}: stator has {close}; torch's registry does not know it either") from error
+        raise InvalidBackend(
+            f"no backend {name!r}: stator has {close}; torch's registry does not know it either"
+        ) from error

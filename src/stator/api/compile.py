@@ -14,7 +14,6 @@ from typing import Any, overload
 
 import torch
 
-
 from stator._native import core
 from stator.api import backends
 from stator.exc import InvalidOption

@@ -98,5 +98,3 @@ def nonstrict_trace(traceable_fn: Callable[..., Any]) -> Callable[..., Any]:
 
     marks.set_mark(nonstrict, Mark.NONSTRICT)
     return nonstrict
-
-

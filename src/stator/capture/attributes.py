@@ -260,7 +260,11 @@ class Attributes(TracerState):
             return self.call(getter, [attribute, target, kind], {})
         if holder is types.BuiltinFunctionType:
             return attribute
-        if guard_kind(target) is not None or not self.world.is_outside(target) or holder is functools._lru_cache_wrapper:
+        if (
+            guard_kind(target) is not None
+            or not self.world.is_outside(target)
+            or holder is functools._lru_cache_wrapper
+        ):
             return self.native(attribute.__get__, target, kind)
         raise Break("c_reads_object", f"attribute {name!r} of a {kind.__name__}")
 

@@ -132,7 +132,9 @@ class Calls(TracerState):
         """The program promised that the result never changes: it is called now, once."""
         for part in (*args, *kwargs.values()):
             if type(part) is AbstractTensor:
-                raise Break("tensor_to_python", f"an argument of {describe(function)}, whose result is assumed constant")
+                raise Break(
+                    "tensor_to_python", f"an argument of {describe(function)}, whose result is assumed constant"
+                )
         originals = [self.world.original_of(arg) for arg in args]
         value = self.native(function, *originals, **{key: self.world.original_of(arg) for key, arg in kwargs.items()})
         if guard_kind(value) is None:
@@ -266,8 +268,10 @@ class Calls(TracerState):
         overlay = self.world.overlays.get(id(module))
         if (
             method is not NN_CALL
-            or (overlay is not None
-            and any(name in overlay.writes for name in (*OWN_HOOKS, "forward", "_compiled_call_impl")))
+            or (
+                overlay is not None
+                and any(name in overlay.writes for name in (*OWN_HOOKS, "forward", "_compiled_call_impl"))
+            )
             or "forward" in names
             or any(self._hooks(names.get(hook)) for hook in OWN_HOOKS)
             or any(getattr(torch.nn.modules.module, hook) for hook in GLOBAL_HOOKS)

@@ -107,7 +107,9 @@ class Generaliser:
                 pass
             elif dim in static or self.history.dynamic is False:
                 continue
-            elif self.history.dynamic is True or isinstance(self.history.dynamic, Mapping) and self._declared(source, dim):
+            elif self.history.dynamic is True or (
+                isinstance(self.history.dynamic, Mapping) and self._declared(source, dim)
+            ):
                 if size in (0, 1) and not isinstance(self.history.dynamic, Mapping):
                     continue
             elif not config.automatic_dynamic_shapes or not self.history.varies((*path, ("SIZE", dim)), size):

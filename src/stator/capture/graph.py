@@ -63,7 +63,11 @@ class GraphBuilder:
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> torch.fx.Node:
         """Record a call; a tensor's method is recorded as such."""
         kind, target = "call_function", function
-        if type(function) is types.MethodDescriptorType or type(function) is types.WrapperDescriptorType or (type(function) is types.FunctionType and function.__qualname__.startswith("Tensor.")):
+        if (
+            type(function) is types.MethodDescriptorType
+            or type(function) is types.WrapperDescriptorType
+            or (type(function) is types.FunctionType and function.__qualname__.startswith("Tensor."))
+        ):
             kind, target = "call_method", function.__name__
         node = self.graph.create_node(kind, target, self.argument(args), self.argument(kwargs))
         self.operations += 1

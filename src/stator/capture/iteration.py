@@ -323,5 +323,3 @@ class Iteration(TracerState):
             and error.message == original.message
             and {id(leaf) for leaf in self._group_leaves(error)} <= {id(leaf) for leaf in self._group_leaves(original)}
         )
-
-

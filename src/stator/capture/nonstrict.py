@@ -66,9 +66,7 @@ def record_call(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str
         result = call.run(stand_ins)
         found, call.result_structure = pytree.tree_flatten(result)
         call.result_leaves = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in found]
-        call.result_positions = [
-            position for position, leaf in enumerate(found) if isinstance(leaf, torch.Tensor)
-        ]
+        call.result_positions = [position for position, leaf in enumerate(found) if isinstance(leaf, torch.Tensor)]
         return tuple(leaf for leaf in found if isinstance(leaf, torch.Tensor))
 
     try:

@@ -47,7 +47,9 @@ def check_eg_match(tracer: Tracer, frame: Frame, instruction: Instruction) -> No
     group, wanted = frame.stack[-2:]
     if not isinstance(group, BaseExceptionGroup):
         if isinstance(group, wanted):
-            match: Any = ExceptionGroup("", [group]) if isinstance(group, Exception) else BaseExceptionGroup("", [group])
+            match: Any = (
+                ExceptionGroup("", [group]) if isinstance(group, Exception) else BaseExceptionGroup("", [group])
+            )
             rest = None
         else:
             match, rest = None, group

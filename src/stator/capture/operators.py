@@ -139,13 +139,13 @@ class Operators(TracerState):
             return False
         method = lookup_special(type(value), name)
         return isinstance(method, (types.FunctionType, staticmethod, classmethod, property)) or (
-            method is not None and not isinstance(method, (types.WrapperDescriptorType, types.MethodDescriptorType))
-            and callable(method) and type(method) is not type
+            method is not None
+            and not isinstance(method, (types.WrapperDescriptorType, types.MethodDescriptorType))
+            and callable(method)
+            and type(method) is not type
         )
 
-    def _binary_protocol(
-        self, function: Any, symbol: str, forward: str, reflected: str, left: Any, right: Any
-    ) -> Any:
+    def _binary_protocol(self, function: Any, symbol: str, forward: str, reflected: str, left: Any, right: Any) -> Any:
         left_python = self.is_python_method(left, forward)
         right_python = self.is_python_method(right, reflected)
         if not left_python and not right_python:
@@ -392,7 +392,9 @@ class Operators(TracerState):
             return int(key)
         if type(key) in (int, bool, str, slice):
             if type(key) is slice:
-                return slice(*[None if part is None else self.index_of(part) for part in (key.start, key.stop, key.step)])
+                return slice(
+                    *[None if part is None else self.index_of(part) for part in (key.start, key.stop, key.step)]
+                )
             return key
         if type(key) is AbstractTensor:
             raise Break("tensor_to_python", "a tensor as a list index")

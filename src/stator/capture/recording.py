@@ -279,7 +279,9 @@ class Recording(TracerState):
             self.world.read_deep(kinds)
             return any(self.is_instance(value, kind) for kind in kinds)
         check = lookup_special(type(kinds), "__instancecheck__") if isinstance(kinds, type) else None
-        if isinstance(check, types.FunctionType) and not check.__module__.startswith(("torch", "abc", "typing", "enum")):
+        if isinstance(check, types.FunctionType) and not check.__module__.startswith(
+            ("torch", "abc", "typing", "enum")
+        ):
             return bool(self.truth(self.call(check, [kinds, value], {})))
         return bool(self.native(isinstance, value, kinds))
 

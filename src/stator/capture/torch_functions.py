@@ -87,9 +87,11 @@ def _decide(function: Any) -> Role:
             return Role.OPERATION if owner.__name__ in C_MODULES else Role.OTHER
         return Role.OPERATION if function.__module__ in C_MODULES else Role.OTHER
     if kind is types.MethodDescriptorType or kind is types.WrapperDescriptorType:
-        return Role.OPERATION if issubclass(torch.Tensor, function.__objclass__) and (
-            function.__objclass__ is not object
-        ) else Role.OTHER
+        return (
+            Role.OPERATION
+            if issubclass(torch.Tensor, function.__objclass__) and (function.__objclass__ is not object)
+            else Role.OTHER
+        )
     if kind is types.FunctionType:
         module = function.__module__
         if module not in PYTHON_MODULES or function.__name__ in INTERPRETED:

@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from stator import config
 from stator.loops import ir
 from stator.loops.integers import Polynomial
 from stator.loops.ir import COMPARISONS, FLOATS, INTEGERS, SMALL_FLOATS, Expression, constant, make
@@ -103,6 +104,8 @@ def convert(value: Expression, type_: str) -> Expression:
         inner = value.operands[0]
         if (inner.type, value.type) in EXACT:
             return convert(inner, type_)  # f64(f32(bf16 x)) = f64(bf16 x); bf16(f32(bf16 x)) = x
+        if value.type in SMALL_FLOATS and inner.type == type_ == "f32" and config.numerics == "fast":
+            return inner  # allowed by the user only: skips eager's rounding between fused operators
     return make("convert", type_, (value,))
 
 

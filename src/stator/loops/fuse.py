@@ -33,11 +33,11 @@ class Refused(Exception):
     """Why two definitions stay apart."""
 
 
-def fuse(steps: Sequence[Definition | OpaqueStep], outputs: Iterable[Buffer]) -> list[Fused]:
-    """The steps as nests, in running order."""
+def fuse(steps: Sequence[Definition | OpaqueStep], outputs: Iterable[Buffer], apart: bool = False) -> list[Fused]:
+    """The steps as nests, in running order; with `apart`, each definition a nest of its own."""
     needed = set(outputs)
     alive = without_dead(steps, needed)
-    fusion = Fusion(alive)
+    fusion = Fusion(alive, apart)
     for step in alive:
         if isinstance(step, Definition):
             fusion.add(step)
@@ -66,7 +66,8 @@ def without_dead(steps: Sequence[Definition | OpaqueStep], needed: set[Buffer]) 
 
 
 class Fusion:
-    def __init__(self, steps: Sequence[Definition | OpaqueStep]) -> None:
+    def __init__(self, steps: Sequence[Definition | OpaqueStep], apart: bool) -> None:
+        self.apart = apart
         self.groups: list[Fused] = []
         self.writers: dict[Buffer, list[int]] = {}
         self.readers: dict[Buffer, list[int]] = {}
@@ -96,7 +97,7 @@ class Fusion:
 
     def _place(self, definition: Definition, reads: set[Buffer], earliest: int) -> int:
         """Join the best nest there is, else start one."""
-        for place in self._candidates(reads, earliest):
+        for place in () if self.apart else self._candidates(reads, earliest):
             nest = self.groups[place]
             assert isinstance(nest, Nest)
             try:
@@ -107,9 +108,7 @@ class Fusion:
             report(nest, definition, True, "")
             self.groups[place] = joined
             return place
-        self.groups.append(
-            Nest(definition.variables, definition.reduced, [definition], {definition: 0})
-        )
+        self.groups.append(Nest(definition.variables, definition.reduced, [definition], {definition: 0}))
         return len(self.groups) - 1
 
     def _candidates(self, reads: set[Buffer], earliest: int) -> list[int]:
@@ -159,8 +158,10 @@ def join(nest: Nest, definition: Definition, pieces: dict[Buffer, int]) -> Nest:
     if len(buffers) > BUFFERS_LIMIT:
         raise Refused("too many buffers")
     for done in definitions:
-        if not done.reduction and pieces[done.buffer] > 1 and any(
-            done.buffer is buffer for other in definitions for buffer, _ in other.reads()
+        if (
+            not done.reduction
+            and pieces[done.buffer] > 1
+            and any(done.buffer is buffer for other in definitions for buffer, _ in other.reads())
         ):
             raise Refused("it reads a buffer written in pieces")
     joined.stage = stages(joined)
@@ -184,6 +185,10 @@ def mapped(definition: Definition, mapping: Mapping) -> Definition:
     )
 
 
+def _key(atom: Atom) -> str:
+    return atom.key
+
+
 def _images(variables: Sequence[Atom], mapping: Mapping) -> tuple[Atom, ...]:
     result: list[Atom] = []
     for atom in variables:
@@ -191,8 +196,12 @@ def _images(variables: Sequence[Atom], mapping: Mapping) -> tuple[Atom, ...]:
         if image is None:
             result.append(atom)
         elif not isinstance(image, int):
-            result.extend(sorted((factor for monomial in image.terms for factor in monomial if factor.kind == "Variable"),
-                                 key=lambda factor: factor.key))
+            result.extend(
+                sorted(
+                    (factor for monomial in image.terms for factor in monomial if factor.kind == "Variable"),
+                    key=lambda factor: factor.key,
+                )
+            )
     return tuple(dict.fromkeys(result))
 
 
@@ -225,8 +234,9 @@ def _points(nest: Nest, definition: Definition) -> Placement:
 def _both(nest: Nest, outer: Sequence[Atom], inner: Sequence[Atom]) -> Placement:
     """Rows with rows, elements with elements."""
     if total(nest.outer) != total(outer) or total(nest.inner) != total(inner):
-        raise Refused(f"different rows: {describe(nest.outer)} x {describe(nest.inner)} and "
-                      f"{describe(outer)} x {describe(inner)}")
+        raise Refused(
+            f"different rows: {describe(nest.outer)} x {describe(nest.inner)} and {describe(outer)} x {describe(inner)}"
+        )
     rows, elements = unify(nest.outer, outer), unify(nest.inner, inner)
     if rows is None or elements is None:
         raise Refused("rows of different shape")
@@ -293,15 +303,21 @@ def _point_in_rows(nest: Nest, definition: Definition) -> Placement:
             raise Refused("rows of different shape")
         return unified.variables, nest.inner, _changed(unified.left), _changed(unified.right)
     if elements != rows * total(nest.inner):
-        raise Refused(f"different ranges: {describe(nest.outer)} x {describe(nest.inner)} and "
-                      f"{describe(definition.variables)}")
+        raise Refused(
+            f"different ranges: {describe(nest.outer)} x {describe(nest.inner)} and {describe(definition.variables)}"
+        )
     guided = _guided(nest, definition)
     if guided:
         left = [atom for atom in definition.variables if atom not in guided]
         taken = set(guided.values())
         free = [atom for atom in (*nest.outer, *nest.inner) if of_atom(atom) not in taken]
         if [extent(atom) for atom in left] == [extent(atom) for atom in free]:
-            return nest.outer, nest.inner, {}, {**guided, **{old: of_atom(new) for old, new in zip(left, free, strict=True)}}
+            return (
+                nest.outer,
+                nest.inner,
+                {},
+                {**guided, **{old: of_atom(new) for old, new in zip(left, free, strict=True)}},
+            )
     unified = unify((*nest.outer, *nest.inner), definition.variables)
     if unified is None:
         raise Refused("elements in another order")
@@ -371,7 +387,7 @@ def _refuse_overwriting(nest: Nest, stage: dict[Definition, int]) -> None:
 
 
 def _walks_rows(nest: Nest) -> None:
-    """Elements of a row should lie side by side where the nest also writes them: else each write is far from the last."""
+    """Elements of a row should lie side by side where the nest writes them: else each write is far from the last."""
     if not nest.inner:
         return
     sizes = upper_bound(total((*nest.outer, *nest.inner)))
@@ -389,4 +405,3 @@ def stride_of(index: Size, atom: Atom) -> Size | None:
     """How far an index moves with a variable."""
     image = substitute(index, lambda other: of_atom(other) + 1 if other is atom else None)
     return image - index
-

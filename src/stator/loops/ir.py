@@ -392,8 +392,8 @@ class OpaqueStep(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Nest:
-    """What one kernel runs: definitions in order over shared variables. `stage[d]` is the sweep a definition belongs to,
-    `kept` the buffers that must be written to memory because something else reads them."""
+    """What one kernel runs: definitions in order over shared variables. `stage[d]` is the sweep a definition belongs
+    to, `kept` the buffers that must be written to memory because something else reads them."""
 
     outer: tuple[Atom, ...]
     inner: tuple[Atom, ...]
@@ -437,8 +437,8 @@ class Stage:
 
 @dataclass(slots=True)
 class Kernel:
-    """What an emitter gets. `scratch` buffers are rows of local memory, indexed by the inner variables only; every other
-    buffer is an argument, in the order of `buffers`; so are the sizes in `symbols`."""
+    """What an emitter gets. `scratch` buffers are rows of local memory, indexed by the inner variables only; every
+    other buffer is an argument, in the order of `buffers`; so are the sizes in `symbols`."""
 
     name: str
     outer: tuple[Atom, ...]

@@ -123,5 +123,3 @@ def _stage(namer: Namer, kernel: Kernel, number: int, stage: Stage) -> list[str]
         lines.append(f"        {namer.locals[accumulation.name]} = {accumulation.kind} of {shown}")
     stores(stage.stores, "        ")
     return lines
-
-

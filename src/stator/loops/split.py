@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from stator.loops.integers import Atom, Size, contiguous_strides, least, of_atom, single_atom, variable
+from stator.loops.integers import Atom, Size, contiguous_strides, of_atom, single_atom, variable
 from stator.loops.ir import REDUCTIONS, Buffer, Definition, load, rewrite
 from stator.loops.spaces import extent, total
 
@@ -37,30 +37,41 @@ def _split(definition: Definition) -> list[Definition] | None:
         return None
     longest = max(definition.reduced, key=lambda atom: _known(extent(atom)))
     length = _known(extent(longest))
-    others = elements // length
-    chunk = max(PART // others, 1)
-    count = -(-length // chunk)
+    chunk = max(PART // (elements // length), 1)
+    count, rest = divmod(length, chunk)
     if count < 2:
         return None
-    part = variable(f"{longest.name}p", count)
-    size: Size = chunk if length % chunk == 0 else least(chunk, length - part * chunk)
-    element = variable(f"{longest.name}e", size)
-    mapping = {longest: part * chunk + element}
-    part_atom, element_atom = _atom(part), _atom(element)
-    reduced = tuple(element_atom if atom is longest else atom for atom in definition.reduced)
-    value = rewrite(definition.value, mapping.get)
-    extents = (*(extent(atom) for atom in definition.variables), count)
+    slots = count + (rest > 0)
+    extents = (*(extent(atom) for atom in definition.variables), slots)
     strides = contiguous_strides(extents)
-    place: Size = part * strides[-1]
+    place: Size = 0
     for atom, stride in zip(definition.variables, strides, strict=False):
         place = place + of_atom(atom) * stride
-    kind = value.type
-    partial = Buffer(f"{definition.buffer.name}_part", kind, extents, strides, "temporary")
-    first = replace(
-        definition, buffer=partial, variables=(*definition.variables, part_atom), store=place, value=value, reduced=reduced
+    partial = Buffer(f"{definition.buffer.name}_part", definition.value.type, extents, strides, "temporary")
+    parts = [_part(definition, longest, partial, place, 0, count, chunk)]
+    if rest:
+        parts.append(_part(definition, longest, partial, place, count, 1, rest))
+    slot = variable(f"{longest.name}p", slots)
+    return [*parts, replace(definition, value=load(partial, place + slot), reduced=(_atom(slot),))]
+
+
+def _part(
+    definition: Definition, longest: Atom, partial: Buffer, place: Size, first: int, count: int, chunk: int
+) -> Definition:
+    """Partial results of `count` runs of `chunk` elements, into the slots from `first` on; the runs before them have
+    the length that brings them to where the last ended."""
+    part: Size = variable(f"{longest.name}p", count) if count > 1 else 0
+    element = variable(f"{longest.name}e", chunk)
+    before = _known(extent(longest)) - chunk if first else 0
+    mapping = {longest: part * chunk + element + before}
+    return replace(
+        definition,
+        buffer=partial,
+        variables=(*definition.variables, _atom(part)) if count > 1 else definition.variables,
+        store=place + part + first,
+        value=rewrite(definition.value, mapping.get),
+        reduced=tuple(_atom(element) if atom is longest else atom for atom in definition.reduced),
     )
-    second = replace(definition, value=load(partial, place), reduced=(part_atom,))
-    return [first, second]
 
 
 def _known(size: Size) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from stator.loops import build, ir
-from stator.loops.integers import Size, atoms, contiguous_strides, product_of
+from stator.loops.integers import Polynomial, Size, atoms, contiguous_strides, product_of
 from stator.loops.ir import Buffer, Definition, Expression, loop_variables
 from stator.lower.symbols import Symbols
 from stator.lower.values import OPAQUE, Lazy, NotLowered, OperatorCall, Step, Stored, Value, flatten, type_name
@@ -52,11 +52,13 @@ class Lowering:
 
     def size(self, value: Any) -> Size:
         """An int, SymInt or expression as a size."""
-        if isinstance(value, ir.Polynomial):
+        if isinstance(value, Polynomial):
             return value
         return self.symbols.size(value)
 
-    def lazy(self, sizes: Sequence[Size], dtype: torch.dtype, element: Callable[[tuple[Size, ...]], Expression]) -> Lazy:
+    def lazy(
+        self, sizes: Sequence[Size], dtype: torch.dtype, element: Callable[[tuple[Size, ...]], Expression]
+    ) -> Lazy:
         """A value given element by element."""
         variables = loop_variables(sizes)
         return Lazy(tuple(sizes), dtype, element(variables))
@@ -125,9 +127,7 @@ class Lowering:
         left = [k for k in range(len(sizes)) if k not in reduced]
         return Stored(buffer, tuple(result_sizes[k] for k in left), tuple(strides[k] for k in left), 0, dtype)
 
-    def guard(
-        self, sizes: Sequence[Size], violated: Callable[[tuple[Size, ...]], Expression], message: str
-    ) -> None:
+    def guard(self, sizes: Sequence[Size], violated: Callable[[tuple[Size, ...]], Expression], message: str) -> None:
         """A check over every element that raises when the program runs. The same check is made once."""
         count = len(sizes)
         inside = build.apply("not", violated(loop_variables(sizes)))
@@ -150,13 +150,11 @@ class Lowering:
         returned = self.current
         if len(operator._schema.returns) == 1:
             returned = (returned,)
-        for declared, meta in zip(operator._schema.returns, returned or (), strict=True):
+        for meta in returned or ():
             result, value = self._result(meta)
             results.append(result)
             values.append(value)
-        self.steps.append(
-            OperatorCall(operator, stored_arguments, stored_keywords, results, self.line, reason)
-        )
+        self.steps.append(OperatorCall(operator, stored_arguments, stored_keywords, results, self.line, reason))
         return values[0] if len(values) == 1 else tuple(values)
 
     def _argument(self, value: Any) -> Any:

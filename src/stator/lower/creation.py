@@ -19,7 +19,7 @@ def filled(lowering: Lowering, value: Any) -> Lazy:
     """The traced result with one number everywhere."""
     meta = lowering.current
     type_ = type_name(meta.dtype)
-    if type_ == OPAQUE or meta.device.type != "cpu" and meta.device.type != "meta":
+    if type_ == OPAQUE or (meta.device.type != "cpu" and meta.device.type != "meta"):
         raise NotLowered(f"a tensor of {meta.dtype} on {meta.device}")
     if isinstance(value, torch.SymInt):
         expression = convert(build.index_expression(lowering.size(value)), type_)
@@ -85,9 +85,7 @@ def float_range(lowering: Lowering, start: Any, step: Any, type_: str) -> Value:
 
     def element(indices: tuple[Size, ...]) -> Expression:
         steps = convert(build.index_expression(indices[0]), wide)
-        return convert(
-            apply("add", ir.constant(start, wide), apply("mul", steps, ir.constant(step, wide))), type_
-        )
+        return convert(apply("add", ir.constant(start, wide), apply("mul", steps, ir.constant(step, wide))), type_)
 
     return lowering.lazy(lowering.sizes(lowering.current.shape), lowering.current.dtype, element)
 

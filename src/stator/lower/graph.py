@@ -280,7 +280,7 @@ class GraphLowering:
 
     def output(self, node: torch.fx.Node) -> None:
         (returned,) = node.args
-        listed = returned if isinstance(returned, (list, tuple)) else (returned,)
+        listed: Any = returned if isinstance(returned, (list, tuple)) else (returned,)
         for entry in listed:
             value = self.argument(entry)
             if isinstance(value, Lazy):
@@ -315,8 +315,8 @@ def leaf_is_symbolic(leaf: Any) -> bool:
 
 # Views read their argument without computing anything: their users count as users of what they view.
 VIEWS = frozenset(
-    {"view", "_unsafe_view", "reshape", "permute", "transpose", "t", "expand", "unsqueeze", "squeeze", "alias", "detach",
-     "slice", "select"}
+    {"view", "_unsafe_view", "reshape", "permute", "transpose", "t", "expand", "unsqueeze", "squeeze", "alias",
+     "detach", "slice", "select"}
 )  # fmt: skip
 
 

@@ -274,10 +274,10 @@ def _unary_floats(*names: str) -> dict[str, Row]:
     return {name: Row(unary(name), "float", FLOATS) for name in names}
 
 
-ROUNDING = {name: Row(lambda x, n=name: x if x.type in INTEGERS else apply(n, x)) for name in ("floor", "ceil", "trunc")}
-COMPARE = {
-    name: Row(lambda x, y, n=name: apply(n, x, y), "compare") for name in ("lt", "le", "gt", "ge", "eq", "ne")
+ROUNDING = {
+    name: Row(lambda x, n=name: x if x.type in INTEGERS else apply(n, x)) for name in ("floor", "ceil", "trunc")
 }
+COMPARE = {name: Row(lambda x, y, n=name: apply(n, x, y), "compare") for name in ("lt", "le", "gt", "ge", "eq", "ne")}
 
 # Operator (any overload that fits the formula's arguments) -> its row.
 ROWS: dict[str, Row] = {
@@ -424,9 +424,7 @@ class Computation:
         if type_ not in self.row.types:
             raise NotLowered(f"{self.name} over {type_}")
         prepared = [self._operand(value) for value in arguments]
-        prepared_named = {
-            name: value if name in KEYWORDS else self._operand(value) for name, value in named.items()
-        }
+        prepared_named = {name: value if name in KEYWORDS else self._operand(value) for name, value in named.items()}
 
         def element(indices: tuple[Size, ...]) -> Expression:
             def read(position: int, value: Any) -> Any:

@@ -1,8 +1,8 @@
 """Symbolic sizes of the traced graph as sizes of the loop language.
 
 Contract. `Symbols.size` turns an `int` or a `torch.SymInt` into a `Size`. A term of the size algebra that is no
-polynomial (a quotient, a minimum) becomes a symbol of its own: kernels need only its value. `Symbols.compute` says how a
-program works that value out from the free sizes.
+polynomial (a quotient, a minimum) becomes a symbol of its own: kernels need only its value. `Symbols.compute` says how
+a program works that value out from the free sizes.
 
 Free sizes are at least 0; what is proven beyond that stays with the guards.
 """

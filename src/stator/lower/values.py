@@ -118,7 +118,11 @@ class OperatorCall:
         return [entry for entry in flatten(self.results) if isinstance(entry, Buffer)]
 
     def needed(self) -> bool:
-        return self.operator._schema.is_mutable or not self.made() or torch.Tag.nondeterministic_seeded in self.operator.tags
+        return (
+            self.operator._schema.is_mutable
+            or not self.made()
+            or torch.Tag.nondeterministic_seeded in self.operator.tags
+        )
 
 
 Step = Definition | OperatorCall

@@ -6,6 +6,7 @@ Contract. On a stored value a view is new strides; on a lazy one it is the same 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -145,7 +146,7 @@ def view_strides(sizes: Sequence[Size], strides: Sequence[Size], wanted: Sequenc
     result: list[Size] = [0] * len(wanted)
     for left, right in runs:
         real = [k for k in left if sizes[k] != 1]
-        for first, second in zip(real, real[1:], strict=False):
+        for first, second in itertools.pairwise(real):
             if strides[first] != strides[second] * sizes[second]:
                 return None
         step: Size = strides[real[-1]] if real else 1
@@ -173,9 +174,7 @@ def reshaped_indices(indices: Indices, sizes: Sequence[Size], old_sizes: Sequenc
     return tuple(result)
 
 
-def slice_(
-    lowering: Lowering, value: Value, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
-) -> Value:
+def slice_(lowering: Lowering, value: Value, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Value:
     dim = dimension(value, dim)
     size = value.sizes[dim]
     length = lowering.size(lowering.current.shape[dim])

@@ -224,7 +224,8 @@ ROWS: tuple[Reason, ...] = (
         "Python's own limit was reached; the original code runs and meets it, or does not.",
         "Raise the limit with sys.setrecursionlimit, or write a loop",
         _example("return g(0)", before="def g(n):\n    return g(n + 1)").replace(
-            "    return stator", "    import contextlib\n    with contextlib.suppress(RecursionError):\n     return stator"
+            "    return stator",
+            "    import contextlib\n    with contextlib.suppress(RecursionError):\n     return stator",
         ),
     ),
     Reason(

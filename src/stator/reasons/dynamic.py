@@ -37,4 +37,16 @@ def example():
     range(batch)
 """,
     ),
+    Reason(
+        "dynamic_specification",
+        "The `dynamic=` given to `stator.compile` cannot be meant: {detail}.",
+        "It is checked where it is written, against the function's parameters, and not at some later call.",
+        "Name a parameter, its dimensions as ints, and for each None or (min, max)",
+        """
+def example():
+    from stator.sizes.policy import parse_specification
+
+    parse_specification({"xs": {0: (1, 4096)}}, lambda x, y: x + y)
+""",
+    ),
 )

@@ -54,7 +54,9 @@ class Layout:
             slots = decode(frame.code).localsplus_names
             prefix = "" if depth == len(self.frames) - 1 else f"{frame.code.co_name}."
             found += [prefix + slots[slot] for slot in frame.bound]
-            found += [f"{prefix}<stack {position}>" for position, letter in enumerate(frame.stack) if letter in ("v", "e")]
+            found += [
+                f"{prefix}<stack {position}>" for position, letter in enumerate(frame.stack) if letter in ("v", "e")
+            ]
             if frame.substitutes:
                 found.append(f"{prefix}<object under construction>")
         if self.handling:

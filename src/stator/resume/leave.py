@@ -115,9 +115,7 @@ def _left(trace: Trace, builder: ResidualBuilder, make_continuation: MakeContinu
         for condition, result, pc in _outcomes(builder, inner, operation)
     ]
     builder.effects()
-    recover = (
-        f"return make.recover({builder.constant(layout)}, {builder.constant(contexts)}, ({before}), caught)"
-    )
+    recover = f"return make.recover({builder.constant(layout)}, {builder.constant(contexts)}, ({before}), caught)"
     quoted = f"  # {inner.code.co_filename}:{inner.line()}"
     lines = _restored_modes(trace, builder)
     stop: list[str] = []
@@ -146,9 +144,7 @@ def _copied(frame: Frame, stack: list[Any], pc: int) -> Frame:
     return made
 
 
-def _outcomes(
-    builder: ResidualBuilder, inner: Frame, operation: PlainOperation
-) -> list[tuple[str, Any, int]]:
+def _outcomes(builder: ResidualBuilder, inner: Frame, operation: PlainOperation) -> list[tuple[str, Any, int]]:
     """(condition, what comes onto the stack, where the program goes on) for each way the operation can end."""
 
     def marker(name: str) -> Marker:

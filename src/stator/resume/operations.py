@@ -182,7 +182,9 @@ def _extend(builder: ResidualBuilder, frame: Frame, instruction: Instruction) ->
 @row("IMPORT_NAME")
 def _import_name(builder: ResidualBuilder, frame: Frame, instruction: Instruction) -> PlainOperation:
     level, names = (builder.expression(value) for value in frame.stack[-2:])
-    text = f"__import__({builder.constant(instruction.value)}, {builder.constant(frame.globals)}, None, {names}, {level})"
+    text = (
+        f"__import__({builder.constant(instruction.value)}, {builder.constant(frame.globals)}, None, {names}, {level})"
+    )
     return PlainOperation(text, 2, "push")
 
 

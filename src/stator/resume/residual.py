@@ -312,9 +312,7 @@ class ResidualBuilder:
                     held = object.__getattribute__(value, mangled)
                 except AttributeError:
                     continue
-                self.lines.append(
-                    f"object.__setattr__({name}, {self.constant(mangled)}, {self.expression(held)})"
-                )
+                self.lines.append(f"object.__setattr__({name}, {self.constant(mangled)}, {self.expression(held)})")
 
     # Effects
 
@@ -329,7 +327,9 @@ class ResidualBuilder:
 
     def _replay(self, replay: Replay) -> None:
         parts = self.sequence(replay.args)
-        named = "".join(f"**{{{self.constant(key)}: {self.expression(value)}}}, " for key, value in replay.kwargs.items())
+        named = "".join(
+            f"**{{{self.constant(key)}: {self.expression(value)}}}, " for key, value in replay.kwargs.items()
+        )
         self.lines.append(f"{self.constant(replay.function)}({parts}{named})")
 
     def _replay_shadow(self, shadow: Shadow) -> None:
@@ -415,7 +415,9 @@ class ResidualBuilder:
 
     def assemble(self, graph: Any, inputs: list[str], ending: list[str]) -> tuple[types.FunctionType, str]:
         """The residual function and its text."""
-        arguments = [f"a{index}" for index in range(self.local_count)] + [f"f{index}" for index in range(len(self.fetches))]
+        arguments = [f"a{index}" for index in range(self.local_count)] + [
+            f"f{index}" for index in range(len(self.fetches))
+        ]
         body: list[str] = []
         if graph is not None:
             call = f"graph({', '.join(inputs)})"
@@ -496,7 +498,9 @@ def _rebuild_deque(builder: ResidualBuilder, value: Any) -> str:
 
 
 def _rebuild_view(builder: ResidualBuilder, value: Any) -> str:
-    method = {"dict_keys": "keys", "dict_values": "values", "dict_items": "items"}[type(value).__name__[-12:].lstrip("o")]
+    method = {"dict_keys": "keys", "dict_values": "values", "dict_items": "items"}[
+        type(value).__name__[-12:].lstrip("o")
+    ]
     mapping = next(part for part in gc.get_referents(value) if isinstance(part, dict))
     return builder._named(value, f"{builder.expression(mapping)}.{method}()")
 

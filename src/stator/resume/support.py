@@ -12,8 +12,8 @@ from typing import Any
 
 from stator.capture.frame import UNBOUND
 from stator.resume.layout import FrameContext, Layout, states_to_run
-from stator.resume.state import FrameState, make_function, resume_suspended, run_chain
 from stator.resume.state import UNBOUND as STATE_UNBOUND
+from stator.resume.state import FrameState, make_function, resume_suspended, run_chain
 
 IN_PLACE = {
     "+=": operator.iadd, "-=": operator.isub, "*=": operator.imul, "/=": operator.itruediv, "//=": operator.ifloordiv,
@@ -35,7 +35,9 @@ class Support:
     @staticmethod
     def new(cls: type) -> Any:
         for base in cls.__mro__:
-            if "__new__" in base.__dict__ and not isinstance(base.__dict__["__new__"], (staticmethod, types.FunctionType)):
+            if "__new__" in base.__dict__ and not isinstance(
+                base.__dict__["__new__"], (staticmethod, types.FunctionType)
+            ):
                 return base.__new__(cls)  # type: ignore[misc]
         return object.__new__(cls)
 
@@ -129,7 +131,9 @@ class Support:
             raise ImportError(f"cannot import name {name!r} from {module.__name__!r} ({file})") from None
 
     @staticmethod
-    def recover(layout: Layout, contexts: tuple[FrameContext, ...], values: tuple[Any, ...], error: BaseException) -> Any:
+    def recover(
+        layout: Layout, contexts: tuple[FrameContext, ...], values: tuple[Any, ...], error: BaseException
+    ) -> Any:
         """The broken operation raised: the program's own handlers take over."""
         return run_chain(states_to_run(layout, contexts, values, before=False), exception=error)
 

@@ -57,7 +57,7 @@ def current() -> str:
     return _state.name
 
 
-class set_stance:  # noqa: N801 - torch's spelling
+class set_stance:
     """Set the stance; used with `with` or as a decorator it holds inside only."""
 
     def __init__(

@@ -1,4 +1,12 @@
-"""Symbolic sizes: see `context.py` for what a trace calls, `expression.py` for the algebra under it."""
+"""Symbolic sizes. What a trace calls is in `context.py`; the layers under and over it, in order:
+
+expression   canonical terms              bounds, facts   what is known, and what follows from it
+printer      terms as Python text         layout          contiguity as terms
+node         the node of torch.SymInt     context         symbols, decisions, guards, specialisations
+torch_names  torch's helpers for our nodes
+lowering     guards as data               shapes, meta_rules, function_rules   shapes of operators
+marks, policy, profile                    what starts symbolic
+"""
 
 from __future__ import annotations
 
@@ -11,16 +19,22 @@ from stator.sizes.context import (
     SymbolInfo,
 )
 from stator.sizes.expression import Algebra, Expr
+from stator.sizes.lowering import LoweredGuard, LoweredGuards, PinnedSource, lower_expression, lower_guards
 from stator.sizes.node import SizeNode
 
 __all__ = [
     "Algebra",
     "Constraint",
     "Expr",
+    "LoweredGuard",
+    "LoweredGuards",
+    "PinnedSource",
     "RuntimeAssert",
     "SizeContext",
     "SizeGuard",
     "SizeNode",
     "Specialisation",
     "SymbolInfo",
+    "lower_expression",
+    "lower_guards",
 ]

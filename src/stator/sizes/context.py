@@ -155,12 +155,22 @@ class SizeContext:
             made = self.by_source[source] = _SYM_FLOAT(SizeNode(self, expr))
         return made  # type: ignore[return-value]
 
-    def unbacked(self, label: str, low: int | None = 0, high: int | None = None) -> torch.SymInt:
-        """A fresh integer known only at run time; `label` says what it is: `x.item()`, `nonzero(mask).size(0)`."""
-        bounds = (-INF if low is None else low, INF if high is None else high)
-        expr = self._declare(f"u{self._unbacked}", int, None, bounds, label, [])
-        self._unbacked += 1
-        return self.integer(expr)
+    def unbacked(
+        self, label: str, low: int | None = 0, high: int | None = None, source: Source | None = None
+    ) -> torch.SymInt:
+        """A fresh integer known only at run time; `label` says what it is: `x.item()`, `nonzero(mask).size(0)`.
+
+        With a `source` it is an input whose example value must not be used (`mark_unbacked`); its range is guarded.
+        """
+        made = self.by_source.get(source) if source is not None else None
+        if made is None:
+            bounds = (-INF if low is None else low, INF if high is None else high)
+            expr = self._declare(f"u{self._unbacked}", int, None, bounds, label, [] if source is None else [source])
+            self._unbacked += 1
+            made = self.integer(expr)
+            if source is not None:
+                self.by_source[source] = made
+        return made  # type: ignore[return-value]
 
     def unbacked_float(self, label: str) -> torch.SymFloat:
         """A fresh float known only at run time."""

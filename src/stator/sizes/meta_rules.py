@@ -280,6 +280,10 @@ def _offset(x: torch.Tensor) -> Any:
 class SymbolicMeta(_DispatchMode):  # type: ignore[misc]
     """Inside, torch functions on meta tensors with symbolic sizes compute shapes; see the module's contract."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else the first dispatch imports torch's own compiler, to be left alone by it
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

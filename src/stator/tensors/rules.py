@@ -87,7 +87,29 @@ def _unary(keep_integers: bool, boolean: bool = False) -> Callable[..., Any]:
     return rule
 
 
-UNARY_FLOAT = ["sin", "cos", "tan", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "sigmoid", "sqrt", "rsqrt", "erf", "erfc", "sinh", "cosh", "asin", "acos", "atan"]
+UNARY_FLOAT = [
+    "sin",
+    "cos",
+    "tan",
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "tanh",
+    "sigmoid",
+    "sqrt",
+    "rsqrt",
+    "erf",
+    "erfc",
+    "sinh",
+    "cosh",
+    "asin",
+    "acos",
+    "atan",
+]
 UNARY_SAME = ["neg", "abs", "relu", "floor", "ceil", "trunc", "square", "clone", "detach_none"]
 UNARY_BOOL = ["isnan", "isinf", "isfinite", "logical_not"]
 

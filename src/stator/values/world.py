@@ -192,7 +192,9 @@ class World:
                 copy.default_factory = value.default_factory
             shadow = self._register(value, copy, source)
             flat: list[Any] = []
-            put = collections.OrderedDict.__setitem__ if isinstance(value, collections.OrderedDict) else dict.__setitem__
+            put = (
+                collections.OrderedDict.__setitem__ if isinstance(value, collections.OrderedDict) else dict.__setitem__
+            )
             for index, (key, held) in enumerate(dict.items(value)):
                 new_key = key
                 if not is_constant(key):

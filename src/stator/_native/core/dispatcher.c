@@ -48,7 +48,10 @@ static PyObject *try_entry(EntryTable *table, EntryArray *array, Py_ssize_t inde
     PyObject **own = arguments + 1 + entry->passes_function;
     PyObject **fetched = own + count;
     PyObject *result = NULL;
-    if (program_run(program, function, locals, count, fetched) == 1) {
+    /* A Python function takes its own references to all arguments before anything else happens. */
+    bool owned = !(PyFunction_Check(entry->residual) &&
+                   ((PyFunctionObject *)entry->residual)->vectorcall == _PyFunction_Vectorcall);
+    if (program_run(program, function, locals, count, fetched, &owned) == 1) {
         PyObject *residual = Py_NewRef(entry->residual);
         arguments[1] = function; /* overwritten unless passed */
         memcpy(own, locals, (size_t)count * sizeof(PyObject *));
@@ -59,7 +62,7 @@ static PyObject *try_entry(EntryTable *table, EntryArray *array, Py_ssize_t inde
         result = PyObject_Vectorcall(residual, arguments + 1, (size_t)(total - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET,
                                      NULL);
         Py_DECREF(residual);
-        for (Py_ssize_t item = 0; item < fetch_count; item++) {
+        for (Py_ssize_t item = 0; owned && item < fetch_count; item++) {
             Py_DECREF(fetched[item]);
         }
     }

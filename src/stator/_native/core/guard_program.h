@@ -143,6 +143,7 @@ struct GuardProgram {
     int32_t *fetches; /* register, or ~integer register */
     int32_t register_count, integer_count;
     bool clears_registers; /* met a slow way once */
+    bool fetches_integers;
     bool dead;             /* an object it holds weakly died */
     PyObject *watch;
     PyObject *entry; /* borrowed */

@@ -43,6 +43,24 @@
         break;                            \
     }
 
+/* Tensor checks come in long rows (the parameters of a module): a loop of their own, up to the first instruction
+ * that is another, or whose check does not hold by the raw fields. */
+static const Instruction *skip_tensors(const Run *run, const Instruction *instruction, const Instruction *end) {
+    static const StatorTensorLayout usual = USUAL_LAYOUT;
+    const TensorCheck *checks = run->program->tensors;
+    if (UNLIKELY(tensor_layout.level != STATOR_READ_RAW || !tensor_layout_is_usual)) {
+        return instruction;
+    }
+    for (; instruction < end && instruction->op == OP_TENSOR; instruction++) {
+        const TensorCheck *check = &checks[instruction->number];
+        PyObject *value = run->registers[instruction->source];
+        if (UNLIKELY(Py_TYPE(value) != check->kind || !check->fast || tensor_check_at(&usual, check, value) != 1)) {
+            break;
+        }
+    }
+    return instruction;
+}
+
 static int run_range(Run *run, int32_t start, int32_t stop) {
     PyObject **registers = run->registers;
     const Instruction *instruction = run->program->instructions + start;
@@ -132,14 +150,12 @@ static int run_range(Run *run, int32_t start, int32_t stop) {
             record_type_version(run, (PyTypeObject *)value);
             break;
         case OP_TENSOR: {
-            const TensorCheck *check = &run->program->tensors[instruction->number];
-            if (LIKELY(Py_TYPE(value) == check->kind && check->fast && tensor_layout.level == STATOR_READ_RAW)) {
-                int answer = tensor_check_raw(check, value);
-                if (LIKELY(answer >= 0)) {
-                    REQUIRE(answer)
-                }
+            instruction = skip_tensors(run, instruction, end);
+            if (LIKELY(instruction == end || instruction->op != OP_TENSOR)) {
+                instruction--;
+                break;
             }
-            DELEGATE(check_tensor(run, instruction, value))
+            DELEGATE(check_tensor(run, instruction, registers[instruction->source]))
         }
         case OP_MODULE_CALL: DELEGATE(check_module_call(run, instruction, value))
         case OP_CODE_IS:
@@ -241,8 +257,15 @@ static int run_groups(Run *run) {
     return HOLDS;
 }
 
-static int fetch(Run *run, PyObject **fetched) {
+static int fetch(Run *run, PyObject **fetched, bool *owned) {
     GuardProgram *program = run->program;
+    if (!*owned && run->pins == NULL && !program->fetches_integers) {
+        for (Py_ssize_t index = 0; index < program->fetch_count; index++) {
+            fetched[index] = run->registers[program->fetches[index]];
+        }
+        return HOLDS;
+    }
+    *owned = true;
     for (Py_ssize_t index = 0; index < program->fetch_count; index++) {
         int32_t source = program->fetches[index];
         PyObject *value = source >= 0 ? Py_NewRef(run->registers[source])
@@ -261,7 +284,7 @@ static int fetch(Run *run, PyObject **fetched) {
 #define STACK_REGISTERS 320
 
 int program_run(GuardProgram *program, PyObject *function, PyObject *const *locals, Py_ssize_t count,
-                PyObject **fetched) {
+                PyObject **fetched, bool *owned) {
     PyObject *register_space[STACK_REGISTERS];
     int64_t integer_space[STACK_REGISTERS];
     if (UNLIKELY(program->dead)) {
@@ -289,7 +312,7 @@ int program_run(GuardProgram *program, PyObject *function, PyObject *const *loca
         answer = run_groups(&run);
     } while (UNLIKELY(answer == START_OVER));
     if (answer == HOLDS) {
-        answer = fetch(&run, fetched);
+        answer = fetch(&run, fetched, owned);
     }
     PyMem_Free(space);
     release_pins(&run);

@@ -225,6 +225,7 @@ static bool read_fetches(GuardProgram *program, PyObject *rows) {
             return false;
         }
         program->fetches[index] = (int32_t)source;
+        program->fetches_integers = program->fetches_integers || source < 0;
         program->fetch_count = index + 1;
     }
     return true;
@@ -356,7 +357,9 @@ static PyObject *program_check(GuardProgram *program, PyObject *arguments) {
         return PyErr_NoMemory();
     }
     PyObject *result = NULL;
-    int answer = program_run(program, function, &PyTuple_GET_ITEM(locals, 0), PyTuple_GET_SIZE(locals), fetched);
+    bool owned = true;
+    int answer =
+        program_run(program, function, &PyTuple_GET_ITEM(locals, 0), PyTuple_GET_SIZE(locals), fetched, &owned);
     if (answer == FAILS) {
         result = Py_NewRef(Py_None);
     } else if (answer == HOLDS) {

@@ -6,6 +6,7 @@
 #include "core.h"
 
 StatorTensorLayout tensor_layout = {.level = STATOR_READ_PYTHON};
+bool tensor_layout_is_usual;
 static PyObject *dispatch_keys_of; /* torch._C._dispatch_keys, for the level of the shims */
 static PyObject *name_raw_repr;
 
@@ -67,7 +68,7 @@ int tensor_check_any(const TensorCheck *check, PyObject *value) {
         return 0;
     }
     if (check->fast && tensor_layout.level != STATOR_READ_PYTHON) {
-        return tensor_layout.level == STATOR_READ_RAW ? tensor_check_raw(check, value) : check_shims(check, value);
+        return tensor_layout.level == STATOR_READ_RAW ? tensor_check_at(&tensor_layout, check, value) : check_shims(check, value);
     }
     if (tensor_layout.level == STATOR_READ_RAW && check->key_mask == UINT64_MAX &&
         stator_impl_keys(&tensor_layout, stator_tensor_impl(&tensor_layout, value)) != check->keys) {
@@ -239,7 +240,12 @@ static PyObject *set_tensor_layout(PyObject *module, PyObject *arguments) {
     }
     Py_INCREF(keys_function);
     Py_XSETREF(dispatch_keys_of, keys_function);
+    static const StatorTensorLayout usual = USUAL_LAYOUT;
     tensor_layout = layout;
+    /* The offsets lie side by side, from inline_dims to requires_grad_flag. */
+    size_t start = offsetof(StatorTensorLayout, inline_dims);
+    size_t stop = offsetof(StatorTensorLayout, requires_grad_flag) + sizeof(layout.requires_grad_flag);
+    tensor_layout_is_usual = memcmp((char *)&layout + start, (char *)&usual + start, stop - start) == 0;
     Py_RETURN_NONE;
 }
 
@@ -280,7 +286,7 @@ static PyObject *read_tensor(PyObject *module, PyObject *value) {
         dtype = stator_impl_dtype(layout, impl);
         device_type = stator_impl_device_type(layout, impl);
         device_index = stator_impl_device_index(layout, impl);
-        requires_grad = stator_impl_requires_grad(layout, impl);
+        requires_grad = stator_impl_requires_grad(layout, impl, layout->requires_grad);
     } else {
         void *handle = stator_tensor_handle(layout, value);
         if (layout->get_dim(handle, &dim) || layout->get_dtype(handle, &dtype) ||

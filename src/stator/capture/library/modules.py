@@ -40,7 +40,9 @@ def _remove(tracer: Tracer, module: Any, name: str, *holders: str) -> None:
 
 
 def _refuse(value: Any, name: str, what: str) -> UserException:
-    kind = torch.typename(type(value)) if isinstance(value, type) else f"{type(value).__module__}.{type(value).__name__}"
+    kind = (
+        torch.typename(type(value)) if isinstance(value, type) else f"{type(value).__module__}.{type(value).__name__}"
+    )
     return UserException(TypeError(f"cannot assign '{kind}' as {what} '{name}' (torch.nn.Parameter or None expected)"))
 
 

@@ -141,9 +141,7 @@ def _copied_instance(tracer: Tracer, part: Any, memo: dict[int, Any], copied: An
     tracer.world.guard_type(part)
     made = object.__new__(kind)
     memo[id(part)] = made
-    names = (
-        tracer.instance_snapshot(InstanceDict(part)) if tracer.world.is_outside(part) else dict(part.__dict__)
-    )
+    names = tracer.instance_snapshot(InstanceDict(part)) if tracer.world.is_outside(part) else dict(part.__dict__)
     for name, held in names.items():
         made.__dict__[name] = copied(held)
     return made

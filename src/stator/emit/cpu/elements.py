@@ -203,7 +203,7 @@ class Elements:
         return self.convert(wide, through, target)
 
     def _to_integer(self, value: Value, source: str, target: str, lanes: int | None) -> Value:
-        """Out-of-range values are undefined in C++ as well; going through i64 (i32 for f32 lanes) keeps them harmless."""
+        """Out-of-range values are undefined in C++ as well; here they are the smallest i64."""
         if source == "f16":
             value, source = self.convert(value, "f16", "f32"), "f32"
         wide = register_type("i64", lanes)

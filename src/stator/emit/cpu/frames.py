@@ -311,9 +311,7 @@ class Frame:
             return self.builder.load(address, typ=kind, align=_bytes(element))
         signature = ir.FunctionType(kind, [POINTER, I32, self.mask.type, kind])
         function = declare(self.builder.module, f"llvm.masked.load.{mangled(kind)}.p0", signature)
-        return self.builder.call(
-            function, [address, ir.Constant(I32, _bytes(element)), self.mask, splat(kind, 0)]
-        )
+        return self.builder.call(function, [address, ir.Constant(I32, _bytes(element)), self.mask, splat(kind, 0)])
 
     def _addresses(self, buffer: Buffer, index: Size) -> Value:
         places = self.builder.gep(

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from stator import events
+from stator import config, events
 from stator.emit.cpu.compile import LINKER, Compiled, ObjectStore
 from stator.emit.cpu.report import report_program
 from stator.loops.fuse import Fused, fuse
@@ -35,13 +35,38 @@ class Options:
     mode: str = "default"
 
 
+# Ways to compile a graph, each surer and slower than the last: (what it is called, without fusion, operators only).
+RETREATS = (("", False, False), ("fused kernels", True, False), ("kernels", True, True))
+
+_reported: set[str] = set()
+
+
 def compile_graph(module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Options) -> Any:
-    """The graph as a native program."""
+    """The graph as a native program. Where the compiler itself fails it retreats: to single kernels, to operators."""
+    for place, (_, apart, operators_only) in enumerate(RETREATS):
+        try:
+            return _compile(module, options, apart, operators_only)
+        except Exception as error:
+            last = place + 1 == len(RETREATS)
+            if config.strict or last:
+                raise
+            _report_failure(RETREATS[place + 1][0], error)
+    raise AssertionError("the last retreat returns or raises")
+
+
+def _report_failure(given_up: str, error: BaseException) -> None:
+    detail = f"{given_up} ({type(error).__name__}: {error})"
+    if detail not in _reported:
+        _reported.add(detail)
+        events.emit("fallback", reason="kernel_failed", detail=detail)
+
+
+def _compile(module: torch.fx.GraphModule, options: Options, apart: bool, operators_only: bool) -> Any:
     with events.stage("lower"):
-        lowered = lower(module)
+        lowered = lower(module, operators_only)
     with events.stage("fuse"):
         outputs = {value.buffer for value in lowered.outputs if isinstance(value, Stored)}
-        steps = fuse(split_reductions(lowered.steps), outputs)
+        steps = fuse(split_reductions(lowered.steps), outputs, apart)
         kernels = {number: kernel_of(step, number) for number, step in enumerate(steps) if isinstance(step, Nest)}
     with events.stage("emit"):
         compiled = dict(zip(kernels, LINKER.kernels(list(kernels.values()), options.objects), strict=True))

@@ -1,7 +1,7 @@
 """A kernel of the loop language as one LLVM function.
 
-Contract. `emit(kernel, module, target, way, name)` adds `void name(void *const *buffers, const int64_t *ints, int64_t begin,
-int64_t end)` to the module. `shape(kernel, way)` says how many units the outermost parallel range has and how many of
+Contract. `emit(kernel, module, target, way, name)` adds to the module `void name(void *const *buffers, const int64_t
+*ints, int64_t begin, int64_t end)`. `shape(kernel, way)` says how many units the outermost parallel range has and how many of
 them are worth a thread. There are four ways to walk a kernel, chosen by `choose`:
 
     flat      one variable and no row: units are elements, the vector runs along them
@@ -267,7 +267,9 @@ class Emitter:
             left = self.builder.trunc(self.builder.sub(high, counter), ir.IntType(32))
             steps = ir.Constant(kind, [ir.Constant(ir.IntType(32), k) for k in range(way.lanes)])
             mask = self.builder.icmp_signed("<", steps, self.elements.spread(left, way.lanes))
-            return body([Frame(self.elements, outside, {vector: counter}, outside.names, way.lanes, vector, mask)], state)
+            return body(
+                [Frame(self.elements, outside, {vector: counter}, outside.names, way.lanes, vector, mask)], state
+            )
 
         def single(counter: Value, state: list[Value]) -> list[Value]:
             return body([Frame(self.elements, outside, {vector: counter}, outside.names)], state)
@@ -501,7 +503,9 @@ class Emitter:
     def _smaller(self, left: Value, right: Value) -> Value:
         return self.builder.select(self.builder.icmp_signed("<", left, right), left, right)
 
-    def _units(self, variables: Sequence[Atom], extents: Sequence[Size], body: Callable[[dict[Atom, Value]], None]) -> None:
+    def _units(
+        self, variables: Sequence[Atom], extents: Sequence[Size], body: Callable[[dict[Atom, Value]], None]
+    ) -> None:
         """Each unit in [begin, end): its variables by division for the first, by counting up for the others."""
         if not variables:
             self.loop(self.begin, self.end, 1, [], lambda _, state: (body({}), state)[1], "unit")
@@ -536,4 +540,3 @@ def _blocks(count: Size) -> Atom:
     atom = single_atom(variable("block", count))
     assert atom is not None
     return atom
-

@@ -45,7 +45,8 @@ def show_schedule(steps: Sequence[Fused], kernels: dict[int, Kernel]) -> str:
             lines.append(f"{results} = {step.operator}({_arguments(step)})  # {step.line or 'no line'}; {step.reason}")
         else:
             kernel = kernels[number]
-            written = sorted({s.buffer.name for t in kernel.stages for s in (*t.row_stores, *t.stores)})
+            scratch = {buffer.name for buffer in kernel.scratch}
+            written = sorted({s.buffer.name for t in kernel.stages for s in (*t.row_stores, *t.stores)} - scratch)
             arguments = ", ".join(buffer.name for buffer in kernel.buffers)
             lines.append(f"{', '.join(written)} = {kernel.name}({arguments})  # {', '.join(kernel.lines) or 'no line'}")
     return "\n".join(lines)
