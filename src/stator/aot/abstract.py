@@ -59,12 +59,12 @@ class AbstractTensor(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         return evaluate(func, args, kwargs or {})
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         dtype = str(self.dtype).removeprefix("torch.")
         grad = ", requires_grad=True" if self.requires_grad else ""
         return f"AbstractTensor({dtype}{list(self.shape)}, strides={tuple(self.stride())}, {self.device}{grad})"
@@ -257,7 +257,7 @@ def evaluate(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 class AbstractMode(TorchDispatchMode):
-    """Inside, operators on abstract tensors and factories (`torch.zeros`) give abstract tensors; nothing is recorded."""
+    """Inside, operators on abstract tensors and factories (`torch.zeros`) give abstract ones; nothing is recorded."""
 
     supports_higher_order_operators = True
 

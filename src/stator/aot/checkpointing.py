@@ -1,7 +1,7 @@
 """Checkpointed regions: what `torch.utils.checkpoint` means for a graph.
 
-Contract. A checkpointed call is recorded inline, each of its steps marked with a region of its own; the partitioner then
-keeps nothing that stays inside the region and runs it again in the backward, random numbers included. It
+Contract. A checkpointed call is recorded inline, each of its steps marked with a region of its own; the partitioner
+then keeps nothing that stays inside the region and runs it again in the backward, random numbers included. It
 works for calls that stand in a graph and for calls made by Python code under a recorder: `settle_checkpoint` puts
 forwarders into `torch.utils.checkpoint` that look whether the current dispatch mode is a recorder, and do what
 torch does otherwise.

@@ -84,7 +84,7 @@ class _Root(torch.nn.Module):
         super().__init__()
         for name in names:
             value = tape.constants[name]
-            if isinstance(value, torch.nn.Parameter) or isinstance(value, torch.nn.Module):
+            if isinstance(value, (torch.nn.Parameter, torch.nn.Module)):
                 setattr(self, name, value)
             elif isinstance(value, torch.Tensor):
                 self.register_buffer(name, value, persistent=False)
@@ -98,7 +98,8 @@ def from_graph_module(module: torch.fx.GraphModule) -> Tape:
     steps: dict[torch.fx.Node, Step] = {}
 
     def lift(value: Any) -> Any:
-        return torch.fx.node.map_arg(value, lambda node: steps[node])
+        to_step: Any = steps.__getitem__
+        return torch.fx.node.map_arg(value, to_step)
 
     for node in module.graph.nodes:
         if node.op == "placeholder":

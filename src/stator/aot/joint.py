@@ -159,7 +159,7 @@ class _Tracing:
         return joint
 
     def _adopt(self, real: torch.Tensor) -> AbstractTensor:
-        """A tensor that code reaches by itself becomes an argument the runtime passes: it may be written, or trained."""
+        """A tensor that code reaches by itself becomes an argument the runtime passes: it may be written or trained."""
         known = self.adopted.get(id(real))
         if known is None:
             known = self.adopted[id(real)] = len(self.inputs)

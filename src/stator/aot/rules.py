@@ -651,9 +651,7 @@ def _expand(x: Any, size: Sequence[Any], implicit: bool = False) -> Any:
         if axis < extra:
             if isinstance(wanted, int) and wanted < 0:
                 return NotImplemented
-            step = 0
-            if rank == 0 or True:
-                step = _leading_stride(x, size, extra, axis)
+            step = _leading_stride(x, size, extra, axis)
             sizes.append(wanted)
             strides.append(step)
             continue

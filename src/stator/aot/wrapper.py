@@ -1,8 +1,8 @@
 """The code that runs around compiled graphs: straight-line Python, generated for one graph.
 
 Contract. `build(plan)` returns a callable with the torch-level graph's signature. The text of what it generates
-is its attribute `source`, what it was generated from its attribute `plan`. With gradients it is one `torch.autograd.Function` with generated `forward` and
-`backward`; without, a plain function. What is known when the graph is made (which results are written back, which are
+is its attribute `source`, what it was generated from its attribute `plan`. With gradients it is one
+`torch.autograd.Function` with generated `forward` and `backward`; without, a plain function. What is known when the graph is made (which results are written back, which are
 views of what, which gradients exist) is spelled out line by line, and nothing of it is looked up in a call.
 
     call      -> forward graph (below autograd) -> write-backs -> outputs put together

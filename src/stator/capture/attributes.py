@@ -43,8 +43,8 @@ SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 GENERIC = frozenset(
     {
         list, tuple, dict, set, frozenset, str, bytes, bytearray, int, float, complex, range, slice, collections.deque,
-        collections.OrderedDict, collections.defaultdict, BaseException, types.FunctionType, functools.partial, property,
-        staticmethod, classmethod, types.SimpleNamespace, types.GeneratorType, types.BuiltinFunctionType, zip, map,
+        collections.OrderedDict, collections.defaultdict, BaseException, types.FunctionType, functools.partial,
+        property, staticmethod, classmethod, types.SimpleNamespace, types.GeneratorType, types.BuiltinFunctionType, zip, map,
         filter, enumerate, reversed, functools._lru_cache_wrapper, types.CodeType, *itertools_types(),
     }
 )  # fmt: skip

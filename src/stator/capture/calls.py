@@ -42,8 +42,8 @@ GLOBAL_HOOKS = tuple(
     if hasattr(torch.nn.modules.module, names)
 )  # fmt: skip
 OWN_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
-C_CALLABLES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
-               types.ClassMethodDescriptorType)  # fmt: skip
+C_CALLABLES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+               types.MethodWrapperType, types.ClassMethodDescriptorType)  # fmt: skip
 
 
 class Calls(TracerState):
