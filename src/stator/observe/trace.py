@@ -32,7 +32,7 @@ from stator.observe.guarded import guarded
 from stator.observe.records import Record, render
 from stator.observe.trace_format import SHORT_KINDS, Encoder
 
-UNTRACED = frozenset({"trace_source", "trace_bytecode", "bytecode", "progress"})
+UNTRACED = frozenset({"trace_source", "trace_bytecode", "bytecode", "progress", "aot_joint_graph"})
 # What these refer to is read only once it is emitted (see values/source), so the writer renders them.
 _LATE = frozenset({"guards"})
 _QUEUE_LENGTH = 20_000
