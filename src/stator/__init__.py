@@ -16,26 +16,43 @@ from stator.api.controls import (
     nonstrict_trace,
     skip_frame,
 )
-from stator.runtime.region import reset
+from stator.api.install import install, uninstall
+from stator.api.session import cudagraph_mark_step_begin, load_cache_artifacts, reset, save_cache_artifacts, start
+from stator.observe.logs import set_logs
+from stator.observe.metrics import metrics
 from stator.runtime.stance import set_stance
+from stator.sizes.marks import mark_dynamic, mark_static, mark_unbacked, maybe_mark_dynamic
 
 __all__ = [
     "allow_in_graph",
     "assume_constant_result",
     "compile",
     "config",
+    "cudagraph_mark_step_begin",
     "disable",
     "disallow_in_graph",
     "exc",
     "forbid_in_graph",
     "graph_break",
+    "install",
     "is_compiling",
     "is_dynamo_compiling",
     "list_backends",
+    "load_cache_artifacts",
+    "mark_dynamic",
+    "mark_static",
+    "mark_unbacked",
+    "maybe_mark_dynamic",
+    "metrics",
     "nonstrict_trace",
     "register_backend",
     "reset",
+    "save_cache_artifacts",
+    "set_logs",
     "set_stance",
     "skip_frame",
     "trace",
+    "uninstall",
 ]
+
+start()

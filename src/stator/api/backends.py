@@ -24,6 +24,10 @@ def eager(graph_module: Any, example_inputs: Any) -> Any:
     return graph_module.forward
 
 
+# Backends that compile for the sizes at hand say so, or a graph with symbolic sizes would be wrong for others.
+for _static in (aot.aot_eager, aot.aot_eager_decomp_partition):
+    _static.takes_symbols = False  # type: ignore[attr-defined]
+
 _registered: dict[str, Backend] = {
     "stator": default_backend.compile_graph,
     "eager": eager,
@@ -36,7 +40,7 @@ def register_backend(compiler_fn: Backend | None = None, name: str | None = None
     """Register a backend under a name (its own, if none is given); also a decorator."""
     if compiler_fn is None:
         return functools.partial(register_backend, name=name, tags=tags)
-    chosen = name or getattr(compiler_fn, "__name__", "")
+    chosen = str(name or getattr(compiler_fn, "__name__", ""))
     if chosen in _registered and _registered[chosen] is not compiler_fn:
         raise InvalidBackend(f"a backend {chosen!r} is registered already")
     _registered[chosen] = compiler_fn
@@ -61,10 +65,17 @@ def resolve(backend: str | Backend, mode: str | None, options: Mapping[str, Any]
     if found is None:
         found = _from_torch(backend)
     if backend == "stator" and (mode not in (None, "default") or options):
-        return backend, functools.partial(found, mode=mode, options=dict(options or {}))
+        return backend, _bound(found, {"mode": mode, "options": dict(options or {})})
     if mode is not None or options:
         return backend, _with_settings(found, mode, options)
     return backend, found
+
+
+def _bound(backend: Backend, settings: dict[str, Any]) -> Backend:
+    """The backend with settings, and what it says of itself."""
+    bound = functools.partial(backend, **settings)
+    bound.takes_symbols = getattr(backend, "takes_symbols", True)  # type: ignore[attr-defined]
+    return bound
 
 
 def _with_settings(backend: Backend, mode: str | None, options: Mapping[str, Any] | None) -> Backend:
@@ -76,10 +87,10 @@ def _with_settings(backend: Backend, mode: str | None, options: Mapping[str, Any
     try:
         accepted = inspect.signature(backend).parameters
     except (TypeError, ValueError):
-        return functools.partial(backend, **settings)
+        return _bound(backend, settings)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
     kept = {name: value for name, value in settings.items() if takes_any or name in accepted}
-    return functools.partial(backend, **kept) if kept else backend
+    return _bound(backend, kept) if kept else backend
 
 
 def _from_torch(name: str) -> Backend:

@@ -49,7 +49,7 @@ class History:
         if path in self.varying:
             return True
         known = self.first.setdefault(path, value)
-        if known == value and type(known) is type(value):
+        if type(known) is type(value) and (known == value or (known != known and value != value)):
             return False
         self.varying.add(path)
         return True
@@ -78,7 +78,11 @@ class Generaliser:
             self.used = True
             source.guard("TYPE_IS", int, self.context.location())
             return self.context.symbol(source, value, low=None, duck=False)
-        return None
+        if config.specialize_float or not (named or self.history.varies(path_of(source), value)):
+            return None
+        self.used = True
+        source.guard("TYPE_IS", float, self.context.location())
+        return self.context.symbol_float(source, value)
 
     @staticmethod
     def _named_sources() -> frozenset[str]:
@@ -124,7 +128,8 @@ class Generaliser:
         if not dims:
             return
         self.used = True
-        abstract.shape = torch.Size([dims.get(dim, size) for dim, size in enumerate(real.shape)])
+        sizes: Any = [dims.get(dim, size) for dim, size in enumerate(real.shape)]
+        abstract.shape = torch.Size(sizes)
         abstract.strides = self._strides(real, abstract.shape)
 
     def _declared(self, source: Source, dim: int) -> bool:

@@ -10,7 +10,7 @@ ROWS: tuple[Reason, ...] = (
     Reason(
         id="aot_real_tensor",
         summary="the traced function uses a real tensor that is not among its arguments: {detail}",
-        explanation="A trace records operators on stand-ins of the listed arguments. A tensor that comes from a closure "
+        explanation="A trace records operators on stand-ins of the listed arguments. A tensor from a closure "
         "or a global would be frozen into the graph with the value it has now.",
         hint="pass it as an argument, or freeze it on purpose with allow_real_inputs=True",
         example=_TRACE + "weight = torch.ones(2)\n    stator.trace(lambda x: x + weight)(torch.ones(2))\n",
@@ -59,7 +59,7 @@ ROWS: tuple[Reason, ...] = (
     Reason(
         id="aot_subclass",
         summary="an argument is of the tensor subclass {detail}, which has its own dispatch",
-        explanation="A subclass with __torch_dispatch__ decides itself what an operator does, so the operators recorded "
+        explanation="A subclass with __torch_dispatch__ decides itself what an operator does, so those recorded "
         "for a plain tensor would not be the ones it runs.",
         hint="pass the plain tensors the subclass is made of",
         example=_TRACE
@@ -81,7 +81,7 @@ ROWS: tuple[Reason, ...] = (
         summary="the gradient of a compiled region cannot be differentiated again",
         explanation="The backward graph of a compiled region was made ahead of time, without a graph of its own "
         "backward.",
-        hint="compute the inner gradient with torch.autograd.grad inside the compiled function, or run this part eagerly",
+        hint="compute the inner gradient with torch.autograd.grad inside the compiled function, or run it eagerly",
         example="",
     ),
     Reason(
@@ -111,7 +111,7 @@ ROWS: tuple[Reason, ...] = (
     Reason(
         id="aot_storage_change",
         summary="a tensor is given other memory in place by {detail}",
-        explanation="The graph keeps track of which tensors share memory; an operator that exchanges or resizes the memory "
+        explanation="The graph keeps track of which tensors share memory; an operator that exchanges or resizes memory "
         "under a tensor changes that in a way the graph cannot say.",
         hint="make a new tensor instead, or move the call out of the compiled function",
         example=_TRACE + "stator.trace(lambda x: (x * 2).resize_(8))(torch.ones(2))\n",

@@ -312,4 +312,18 @@ def example():
         "Something the trace read changed while it was compiled, by another thread perhaps.",
         "Report this with the program that shows it, unless another thread changes what the function reads",
     ),
+    Reason(
+        "symbolic_graph",
+        "A graph with sizes or numbers that vary runs as it was captured: {detail}.",
+        "This backend compiles for the sizes at hand.",
+        "Compile with dynamic=False where the few sizes that come are known",
+        """
+def example():
+    import torch, stator
+
+    compiled = stator.compile(lambda x: x * 2 + 1, backend="aot_eager")
+    for size in (3, 4):
+        compiled(torch.ones(size))
+""",
+    ),
 )

@@ -42,3 +42,6 @@ def functional_compiler(mode: str | None = None) -> Callable[[Any, Sequence[Any]
         return cpu.compile_graph(functional, examples, options=options)
 
     return compiler
+
+
+compile_graph.takes_symbols = False  # type: ignore[attr-defined]

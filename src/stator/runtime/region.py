@@ -20,7 +20,7 @@ import threading
 import time
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,8 @@ from stator._native import core
 from stator.capture.control import Break
 from stator.capture.frame import Frame
 from stator.capture.generalising import History
+from stator.capture.graph import GraphBuilder
+from stator.capture.symbolic import SYMBOLIC
 from stator.capture.trace import Ending, Trace, trace, trace_function
 from stator.capture.tracer import Tracer
 from stator.exc import BackendCompilerFailed, FailOnRecompileLimitHit, RecompileError, StatorError, Unsupported
@@ -280,8 +282,14 @@ class Place:
         names = (node.name for node in builder.graph.nodes if node.op == "placeholder")
         sizes = {name: tuple(getattr(one, "shape", ())) for name, one in zip(names, examples, strict=False)}
         events.emit("graph", graph_module=module, sizes=sizes)
+        symbolic = any(type(value) in SYMBOLIC for _, value in incoming_numbers(builder))
+        backend = self.region.options.backend
+        if symbolic and not getattr(backend, "takes_symbols", True):
+            # Compiled for the sizes at hand it would be wrong for others: the graph runs as it was captured.
+            events.emit("fallback", reason="symbolic_graph", detail=self.name)
+            return module.forward
         try:
-            compiled = self.region.options.backend(module, examples)
+            compiled = backend(module, examples)
         except StatorError:
             raise
         except Exception as error:
@@ -326,6 +334,13 @@ class Place:
 
     def location(self) -> events.Location | None:
         raise NotImplementedError
+
+
+def incoming_numbers(builder: GraphBuilder) -> Iterator[tuple[str, Any]]:
+    """Every size and number that comes into a graph, with the name of its input."""
+    for source, value in builder.inputs:
+        for part in (*getattr(value, "shape", ()), *getattr(value, "strides", ()), value):
+            yield str(source), part
 
 
 def dispatcher_call(dispatcher: Any, function: Any, values: tuple[Any, ...]) -> Any:
