@@ -298,6 +298,7 @@ torch._check(count >= 2)
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_false, sym_and
 assert guard_or_false(count == 3) is False and bool(sym_and(count >= 1, count >= 2))
 assert len(free_unbacked_symbols(count)) == 1 and not free_unbacked_symbols(torch.empty(2))
+assert not any(name.startswith(("torch._dynamo", "torch._inductor")) for name in sys.modules)
 assert "sympy" not in sys.modules
 import torch.fx.experimental.symbolic_shapes as helpers
 shape_env = helpers.ShapeEnv()  # not ours: the real module is loaded
@@ -306,6 +307,5 @@ assert real.ShapeEnv is helpers.ShapeEnv and "sympy" in sys.modules
 theirs = shape_env.create_unbacked_symint()
 assert real.guard_or_false(theirs == 3) is False and helpers.guard_or_false(count == 3) is False
 assert len(real.free_unbacked_symbols(theirs)) == 1 and real.free_unbacked_symbols([count, 3])
-assert not any(name.startswith(("torch._dynamo", "torch._inductor")) for name in sys.modules)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=200)

@@ -32,7 +32,7 @@ def holds(program, environment):
         return None
 
 
-@settings(max_examples=1200, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(
     ENVIRONMENTS,
     st.lists(COMPARISON, min_size=1, max_size=5),

@@ -61,7 +61,7 @@ ENVIRONMENTS = st.fixed_dictionaries({name: st.integers(0, 20) for name in NAMES
 COMPARISON = st.tuples(st.sampled_from(sorted(COMPARISONS)), integer_programs(2), integer_programs(2))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(ENVIRONMENTS, st.lists(COMPARISON, min_size=1, max_size=5), st.lists(ENVIRONMENTS, min_size=4, max_size=12))
 def test_guards_hold_where_the_decisions_come_out_alike(hints, questions, others):
     sizes, sources, symbols = make(hints)
