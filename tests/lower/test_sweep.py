@@ -9,8 +9,8 @@ QUICK = (
     "add", "sub", "mul", "div.floor_rounding", "remainder", "pow", "where", "clamp", "sum", "mean", "var", "argmax",
     "max.reduction_with_dim", "softmax", "log_softmax", "nn.functional.layer_norm", "nn.functional.gelu", "cat",
     "gather", "index_select", "constant_pad_nd", "tril", "flip", "repeat", "permute", "nn.functional.embedding",
-    "arange", "masked_fill", "nn.functional.cross_entropy", "sigmoid", "isnan", "logical_and", "bitwise_xor", "std_mean", "roll",
-    "unfold",
+    "arange", "masked_fill", "nn.functional.cross_entropy", "sigmoid", "isnan", "logical_and", "bitwise_xor",
+    "std_mean", "roll", "unfold",
 )  # fmt: skip
 
 

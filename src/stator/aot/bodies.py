@@ -65,7 +65,7 @@ class _BodyRecorder(Recorder):
         if found is None:
             self.captured.append(tensor)
             found = self.operand(tensor, f"captured_{len(self.captured)}")
-        return found  # type: ignore[return-value]
+        return found
 
 
 def _finish(

@@ -26,6 +26,7 @@ from stator.aot.bodies import Body, backward_body, forward_body
 from stator.aot.checkpointing import run_checkpointed
 from stator.aot.recorder import Recorder
 from stator.aot.refusal import refuse
+from stator.aot.tape import Step
 
 operators = torch.ops.higher_order
 
@@ -53,14 +54,14 @@ class Context:
             fresh(value.shape, value.dtype, value.device, value.stride()) if isinstance(value, torch.Tensor) else value
             for value in values
         )
-        owned = [recorder.own(value) if not isinstance(value, recorder_module.Step) else value for value in args]
+        owned = [recorder.own(value) if not isinstance(value, Step) else value for value in args]
         step = recorder.write(op, tuple(_lower(recorder, value) for value in owned), {}, results)
         recorder._bind_results(step, results)
         return results
 
 
 def _lower(recorder: Recorder, value: Any) -> Any:
-    if isinstance(value, recorder_module.Step):
+    if isinstance(value, Step):
         return value
     if isinstance(value, (list, tuple)):
         return tuple(_lower(recorder, item) for item in value)
@@ -170,7 +171,7 @@ def _merge(operands: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
 def _apply(forward: Any, backward: Any, operands: Sequence[Any]) -> Any:
     tensors = [value for value in operands if isinstance(value, torch.Tensor)]
     if _needs_gradient(tensors):
-        return _Differentiable.apply(forward, backward, *tensors)
+        return _Differentiable.apply(forward, backward, *tensors)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         return forward(tensors)[0]
 

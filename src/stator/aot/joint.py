@@ -98,7 +98,7 @@ class _Fresh(torch.autograd.Function):
         return made
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         return gradient
 
 
@@ -186,13 +186,13 @@ class _Tracing:
             made.requires_grad_(True)
             if not value.is_leaf:
                 with torch.enable_grad():
-                    made = _Fresh.apply(made)
+                    made = _Fresh.apply(made)  # type: ignore[no-untyped-call]
         self.values.append(made)
 
     # --- what is written ---------------------------------------------------------------------------------------
     def _plan_writes(self, joint: Joint) -> None:
         written: dict[int, bool] = {}
-        memories = {}
+        memories: dict[Any, list[Any]] = {}
         for step in self.recorder.tape.steps:
             for handle in written_handles(step):
                 memories.setdefault(handle.value.memory, []).append(handle)

@@ -73,7 +73,7 @@ def _by_registered_fake(op: OpOverload, row: Facts, kernel: Any, args: tuple[Any
     def no_dynamic_sizes() -> Any:
         raise refuse("aot_dynamic_output", detail=f"`{row.namespace}.{row.name}`")
 
-    with fake_impl.set_ctx_getter(no_dynamic_sizes), AbstractMode():
+    with fake_impl.set_ctx_getter(no_dynamic_sizes), AbstractMode():  # type: ignore[no-untyped-call]
         return kernel(*args, **kwargs)
 
 

@@ -112,7 +112,7 @@ def _read(op: OpOverload) -> Facts:
     for result in schema.returns:
         info = result.alias_info
         labels = [] if info is None else [label for label in info.before_set | info.after_set if label in owners]
-        returns.append((owners[labels[0]], bool(info.is_write)) if labels else None)
+        returns.append((owners[labels[0]], bool(info is not None and info.is_write)) if labels else None)
     if source_of_list is not None:
         returns = [(source_of_list, False)]
     if name in UNDECLARED_VIEWS:
@@ -210,7 +210,7 @@ def _same_arguments(op: OpOverload, row: Facts, name: str) -> OpOverload | None:
     except AttributeError:
         return None
     for overload in dict.fromkeys((op._overloadname, *candidates.overloads())):
-        candidate = getattr(candidates, overload, None)
+        candidate: OpOverload | None = getattr(candidates, overload, None)
         if candidate is None:
             continue
         other = facts(candidate)

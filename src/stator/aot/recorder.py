@@ -52,7 +52,7 @@ class Recorder(TorchDispatchMode):
         on_real_tensor: Callable[[torch.Tensor], None] | None = None,
         decompositions: Mapping[Any, Callable[..., Any]] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.tape = Tape()
         self.real = real
         self.locate = locate
@@ -301,7 +301,7 @@ class Recorder(TorchDispatchMode):
 
     def adopt_foreign(self, tensor: AbstractTensor) -> AbstractTensor:
         """A tensor another trace made: an error here; traces of bodies override it to take captured operands."""
-        raise refuse("aot_escaped", detail=repr(tensor), line=self.line())
+        raise refuse("aot_escaped", detail=repr(tensor), line=self.line() or "")
 
     def _own_real(self, value: torch.Tensor) -> AbstractTensor:
         known = self._constants.get(id(value))
@@ -362,7 +362,7 @@ class Recorder(TorchDispatchMode):
 
 def _tensors(args: Sequence[Any], kwargs: dict[str, Any]) -> list[AbstractTensor]:
     found: list[AbstractTensor] = []
-    map_tensors(lambda tensor: found.append(tensor), [list(args), list(kwargs.values())])  # type: ignore[arg-type,func-returns-value]
+    map_tensors(lambda tensor: found.append(tensor), [list(args), list(kwargs.values())])  # type: ignore[arg-type]
     return found
 
 
@@ -390,7 +390,7 @@ def root_step(step: Step) -> Step:
 
 
 def _storage_key(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _true_batch_norm(args: tuple[Any, ...]) -> Any:

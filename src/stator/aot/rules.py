@@ -641,7 +641,7 @@ def _squeeze(x: Any, dim: int) -> Any:
 
 @_rule(aten.expand.default)
 def _expand(x: Any, size: Sequence[Any], implicit: bool = False) -> Any:
-    rank, extra = x.dim(), len(size) - x.dim()
+    extra = len(size) - x.dim()
     if extra < 0:
         return NotImplemented
     sizes: list[Any] = []

@@ -2,8 +2,9 @@
 
 Contract. `build(plan)` returns a callable with the torch-level graph's signature. The text of what it generates
 is its attribute `source`, what it was generated from its attribute `plan`. With gradients it is one
-`torch.autograd.Function` with generated `forward` and `backward`; without, a plain function. What is known when the graph is made (which results are written back, which are
-views of what, which gradients exist) is spelled out line by line, and nothing of it is looked up in a call.
+`torch.autograd.Function` with generated `forward` and `backward`; without, a plain function. What is known when the
+graph is made (which results are written back, which are views of what, which gradients exist) is spelled out line by
+line, and nothing of it is looked up in a call.
 
     call      -> forward graph (below autograd) -> write-backs -> outputs put together
     backward  -> kept values, gradients completed and laid out as traced -> backward graph
@@ -234,7 +235,7 @@ def _lay_out(gradient: torch.Tensor, like: _Like) -> torch.Tensor:
 
 def _settle_graph(made: Sequence[Any], *sources: Any) -> Any:
     """Gradients asked for with `create_graph=True`: usable, but a reasoned error when differentiated again."""
-    return _NoDoubleBackward.apply(len(made), *made, *sources)
+    return _NoDoubleBackward.apply(len(made), *made, *sources)  # type: ignore[no-untyped-call]
 
 
 def _write_backs(code: _Code, plan: Plan, arguments: list[str], tracked: bool) -> None:

@@ -1,9 +1,9 @@
 """Operators that write their arguments, made functional: they write copies and return them.
 
 Contract. `WriteCopies(op)` is a callable for graphs. Called with the arguments of `op` it clones those that `op`
-writes, runs `op` on the clones, and returns a tuple: the results of `op` that are no argument, then the clones in the order of
-writing. It serves operators that have no functional variant of their own: custom operators with `mutates_args`,
-`out=` variants.
+writes, runs `op` on the clones, and returns a tuple: the results of `op` that are no argument, then the clones in the
+order of writing. It serves operators that have no functional variant of their own: custom operators with
+`mutates_args`, `out=` variants.
 """
 
 from __future__ import annotations

@@ -44,11 +44,11 @@ GENERIC = frozenset(
     {
         list, tuple, dict, set, frozenset, str, bytes, bytearray, int, float, complex, range, slice, collections.deque,
         collections.OrderedDict, collections.defaultdict, BaseException, types.FunctionType, functools.partial,
-        property, staticmethod, classmethod, types.SimpleNamespace, types.GeneratorType, types.BuiltinFunctionType, zip, map,
-        filter, enumerate, reversed, functools._lru_cache_wrapper, types.CodeType, *itertools_types(),
+        property, staticmethod, classmethod, types.SimpleNamespace, types.GeneratorType, types.BuiltinFunctionType, zip,
+        map, filter, enumerate, reversed, functools._lru_cache_wrapper, types.CodeType, *itertools_types(),
     }
 )  # fmt: skip
-TUPLE_FIELD = type(collections.namedtuple("Field", "x").x)
+TUPLE_FIELD = type(vars(collections.namedtuple("Field", "x"))["x"])
 NN_DICTS = ("_parameters", "_buffers", "_modules")
 
 

@@ -54,7 +54,7 @@ class Calls(TracerState):
         if kind is types.FunctionType:
             return self._call_function(function, args, kwargs)
         if kind is types.MethodType:
-            return self.call(function.__func__, [function.__self__, *args], kwargs)
+            return self.call(*self._opened_method(function, args), kwargs)
         if isinstance(function, type):
             return self._call_class(function, args, kwargs)
         if kind in C_CALLABLES:
@@ -87,6 +87,26 @@ class Calls(TracerState):
         if type(method) in C_CALLABLES:
             raise Break("opaque_callable", describe(function))
         return self.call(method, args, kwargs)
+
+    def _opened_method(self, method: types.MethodType, args: list[Any]) -> tuple[Any, list[Any]]:
+        """Function and arguments of a bound method; what is in one from outside is the user's."""
+        source = self.world.source_of(method)
+        if source is None:
+            return method.__func__, [method.__self__, *args]
+        self.world.guard_type(method)
+        function = self.world.load(method.__func__, source.child("SLOT", "__func__"))
+        return function, [self.world.load(method.__self__, source.child("SLOT", "__self__")), *args]
+
+    def _opened_builtin(self, method: Any, owner: Any) -> Any:
+        """What a C method is bound to; for a method from outside it is the user's."""
+        source = self.world.source_of(method)
+        if source is None:
+            return owner
+        self.world.guard_type(method)
+        self.world.load(method.__name__, source.child("SLOT", "__name__"))
+        owner = self.world.load(owner, source.child("SLOT", "__self__"))
+        self.world.guard_type(owner)
+        return owner
 
     def _late_handler(self, function: Any) -> Any:
         """Handlers of things that may not be imported here, known by module and name."""
@@ -154,7 +174,7 @@ class Calls(TracerState):
 
     def make_frame(self, function: types.FunctionType) -> Frame:
         closure = function.__closure__ or ()
-        builtin_names = function.__builtins__  # type: ignore[attr-defined]
+        builtin_names = getattr(function, "__builtins__")
         frame = Frame(function.__code__, function.__globals__, builtin_names, closure, function)
         if closure:
             self._note_cells(function, closure)
@@ -413,6 +433,7 @@ class Calls(TracerState):
             kind = type(function)
             if kind is types.BuiltinFunctionType or kind is types.MethodWrapperType:
                 plain = underlying(function, owner)
+                owner = self._opened_builtin(function, owner)
                 if plain is not None:
                     return self._call_c_method(plain, [owner, *args], kwargs)
         elif type(function) in (types.MethodDescriptorType, types.WrapperDescriptorType) and args:

@@ -27,7 +27,12 @@ from stator.tensors.abstract import AbstractTensor
 from stator.values.constants import is_constant
 
 C_ITERABLES = (list, tuple, dict, set, frozenset, str, bytes, bytearray, range, collections.deque, memoryview)
-VIEWS = (type({}.keys()), type({}.values()), type({}.items()), type(collections.OrderedDict().items()))
+VIEWS: tuple[type, ...] = (
+    type({}.keys()),
+    type({}.values()),
+    type({}.items()),
+    type(collections.OrderedDict().items()),
+)
 
 
 def drive(tracer: TracerState, frame: Frame) -> Generator[Any, Any, Any]:

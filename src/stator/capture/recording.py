@@ -120,7 +120,7 @@ class Recording(TracerState):
             plain = torch._C._disabled_torch_function_impl
             if isinstance(method, classmethod):
                 method = method.__func__
-            base = torch.Tensor.__torch_function__.__func__
+            base = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
             return method is not base and method is not plain
         return hasattr(type(value), "__torch_function__") and not isinstance(value, torch.Tensor)
 

@@ -138,7 +138,13 @@ class TracerState:
 
     # Provided by the parts
 
-    def run(self, frame: Frame) -> Any:
+    def run(self, frame: Frame, error: BaseException | None = None) -> Any:
+        raise NotImplementedError
+
+    def resume_generator(self, frame: Frame, sent: Any, error: BaseException | None) -> Any:
+        raise NotImplementedError
+
+    def is_python_method(self, value: Any, name: str) -> bool:
         raise NotImplementedError
 
     def call(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -96,7 +96,7 @@ def function_frame(tracer: Tracer, function: types.FunctionType, values: tuple[A
     for index, cell in enumerate(closure):
         tracer.cell_sources[id(cell)] = cells.child("INDEX", index).child("CONTENTS")
     world.kept.append(function)
-    builtin_names = function.__builtins__  # type: ignore[attr-defined]
+    builtin_names = getattr(function, "__builtins__")
     frame = Frame(function.__code__, function.__globals__, builtin_names, closure, function)
     if closure:
         frame.locals[len(frame.locals) - len(closure) :] = closure

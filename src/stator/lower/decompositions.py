@@ -66,7 +66,7 @@ class Reference:
         self.number = number
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recorder(TorchDispatchMode):
     """Numbers each tensor it sees; keeps them alive so that identities stay valid."""
 
     @classmethod

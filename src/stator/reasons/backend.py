@@ -32,8 +32,8 @@ def example():
     Reason(
         id="lowering_failed",
         summary="the CPU compiler failed on {detail}; that operator runs as ATen's own kernel",
-        explanation="A rule of the lowering table raised an error it should not raise. The result is right: it "
-        "was called itself instead; it is slower by the memory traffic that fusion would have saved.",
+        explanation="A rule of the lowering table raised an error it should not raise. The operator itself was "
+        "called instead, so the result is right; it is slower by the memory traffic that fusion would have saved.",
         hint="Report it with the text above. `stator.config.strict = True` makes it an error with the full traceback.",
     ),
     Reason(

@@ -38,7 +38,8 @@ class Support:
             if "__new__" in base.__dict__ and not isinstance(
                 base.__dict__["__new__"], (staticmethod, types.FunctionType)
             ):
-                return base.__new__(cls)  # type: ignore[misc]
+                make: Any = base.__new__
+                return make(cls)
         return object.__new__(cls)
 
     @staticmethod
@@ -76,7 +77,8 @@ class Support:
 
     @staticmethod
     def exhausted() -> Any:
-        made = (item for item in ())
+        nothing: tuple[Any, ...] = ()
+        made = (item for item in nothing)
         for _ in made:
             pass
         return made

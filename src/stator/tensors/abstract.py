@@ -87,7 +87,7 @@ class AbstractTensor:
         device: torch.device,
         requires_grad: bool,
         is_leaf: bool = False,
-        offset: int = 0,
+        offset: int | torch.SymInt = 0,
         layout: torch.layout = torch.strided,
         kind: type = torch.Tensor,
     ) -> None:
@@ -97,7 +97,7 @@ class AbstractTensor:
         self.device = device
         self.requires_grad = requires_grad
         self.is_leaf = is_leaf
-        self.offset = offset
+        self.offset: Any = offset
         self.layout = layout
         self.kind = kind
         self.twin: Any = None
@@ -111,8 +111,8 @@ class AbstractTensor:
         self.grad: Any = None
         self.attributes: dict[str, Any] | None = None
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
         return self.kind
 
     @classmethod
@@ -140,7 +140,7 @@ class AbstractTensor:
     def dim(self) -> int:
         return len(self.shape)
 
-    def storage_offset(self) -> int:
+    def storage_offset(self) -> Any:
         return self.offset
 
     @property

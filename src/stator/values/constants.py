@@ -18,9 +18,9 @@ BY_IDENTITY: frozenset[type] = frozenset(
     {
         type(None), bool, type(Ellipsis), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format,
         torch.qscheme, torch.finfo, torch.iinfo, types.BuiltinFunctionType, types.MethodDescriptorType,
-        types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, types.ModuleType,
-        types.CodeType, types.GenericAlias, types.UnionType, re.Pattern, torch._ops.OpOverload,
-        torch._ops.OpOverloadPacket,
+        types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
+        types.ClassMethodDescriptorType, types.ModuleType, types.CodeType, types.GenericAlias, types.UnionType,
+        re.Pattern, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
     }
 )  # fmt: skip
 BY_TYPE_AND_TEXT: frozenset[type] = frozenset({torch.device})

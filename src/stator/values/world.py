@@ -185,9 +185,9 @@ class World:
         return copy
 
     def _shadow(self, value: Any, source: Source) -> Any:
-        kind = type(value)
+        kind: Any = type(value)
         if isinstance(value, dict):
-            copy: Any = kind.__new__(kind)
+            copy = kind.__new__(kind)
             if isinstance(value, collections.defaultdict):
                 copy.default_factory = value.default_factory
             shadow = self._register(value, copy, source)
@@ -207,7 +207,7 @@ class World:
             return copy
         if isinstance(value, (set, bytearray)):
             copy = kind.__new__(kind)
-            (set.update if isinstance(value, set) else bytearray.extend)(copy, value)  # type: ignore[operator]
+            (set.update if isinstance(value, set) else bytearray.extend)(copy, value)
             shadow = self._register(value, copy, source)
             shadow.snapshot = tuple(value)
             return copy

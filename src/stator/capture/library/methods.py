@@ -89,8 +89,10 @@ TABLES: list[tuple[Any, dict[str, Row]]] = [
     (tuple, TUPLE),
 ]
 # Immutable builtin values: every method only computes.
-VALUES = (str, bytes, int, float, complex, range, slice, type(None), torch.Size, torch.dtype, torch.device, bytearray,
-          memoryview, type({}.keys()), type({}.values()), type({}.items()), types.MappingProxyType)  # fmt: skip
+VALUES: tuple[type, ...] = (
+    str, bytes, int, float, complex, range, slice, type(None), torch.Size, torch.dtype, torch.device, bytearray,
+    memoryview, type({}.keys()), type({}.values()), type({}.items()), types.MappingProxyType,
+)  # fmt: skip
 OPERATORS = {
     "__add__": "+", "__or__": "|", "__and__": "&", "__sub__": "-", "__xor__": "^", "__ior__": "|=", "__iand__": "&=",
     "__isub__": "-=", "__ixor__": "^=",

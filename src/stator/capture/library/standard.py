@@ -202,7 +202,7 @@ CONSTANT_FUNCTIONS = (
 
 
 FUNCTIONS: dict[Any, Any] = {
-    torch.autograd.Function.apply.__func__: autograd_function,
+    vars(torch.autograd.Function)["apply"].__func__: autograd_function,
     functools.reduce: _reduce,
     functools.lru_cache: _lru_cache,
     itertools.chain.from_iterable: _chain_from_iterable,

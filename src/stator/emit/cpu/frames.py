@@ -48,9 +48,9 @@ class Frame:
         self.parent = parent
         self.bound = bound
         self.names = names  # local values, shared by the frames of a row
-        self.lanes = lanes if lanes is not None or parent is None else parent.lanes
-        self.vector = vector if vector is not None or parent is None else parent.vector
-        self.mask = mask if mask is not None or parent is None else parent.mask
+        self.lanes: int | None = lanes if lanes is not None or parent is None else parent.lanes
+        self.vector: Atom | None = vector if vector is not None or parent is None else parent.vector
+        self.mask: Value | None = mask if mask is not None or parent is None else parent.mask
         self.known: frozenset[Atom] = (parent.known if parent else frozenset()) | frozenset(bound)
         self.values: dict[Expression, Value] = {}
         self.integers: dict[Size, Value] = {}

@@ -1,8 +1,8 @@
 """A kernel of the loop language as one LLVM function.
 
 Contract. `emit(kernel, module, target, way, name)` adds to the module `void name(void *const *buffers, const int64_t
-*ints, int64_t begin, int64_t end)`. `shape(kernel, way)` says how many units the outermost parallel range has and how many of
-them are worth a thread. There are four ways to walk a kernel, chosen by `choose`:
+*ints, int64_t begin, int64_t end)`. `shape(kernel, way)` says how many units the outermost parallel range has and how
+many of them are worth a thread. There are four ways to walk a kernel, chosen by `choose`:
 
     flat      one variable and no row: units are elements, the vector runs along them
     rows      units are rows; the vector runs along the last inner variable
@@ -94,10 +94,10 @@ def choose(kernel: Kernel, target: Target) -> Way:
     if not kernel.outer and len(kernel.inner) == 1 and not _has_rows(kernel):
         return Way("flat", kernel.inner[0], lanes, _unroll(weight))
     if _has_rows(kernel) and kernel.outer:
-        across = _score(kernel, kernel.outer[-1])
+        over = _score(kernel, kernel.outer[-1])
         along = _score(kernel, kernel.inner[-1]) if kernel.inner else -1
         wide = upper_bound(extent(kernel.outer[-1]))
-        if across > along and (wide is None or wide >= 4) and not kernel.scratch:
+        if over > along and (wide is None or wide >= 4) and not kernel.scratch:
             return Way("columns", kernel.outer[-1], lanes, 4 if weight < 60 else 2 if weight < 160 else 1)
     across = turned_variable(kernel, lanes) if weight <= TILE_WEIGHT and not _has_rows(kernel) else None
     if across is not None:
@@ -468,7 +468,11 @@ class Emitter:
             covered = self.builder.add(low, self.builder.and_(self.builder.sub(high, low), mask))
 
             def along(i: Value, _: list[Value]) -> list[Value]:
-                self.loop(low, covered, way.lanes, [], lambda j, state: (tile(frame, i, j), state)[1], "tile")
+                def one(j: Value, state: list[Value]) -> list[Value]:
+                    tile(frame, i, j)
+                    return state
+
+                self.loop(low, covered, way.lanes, [], one, "tile")
                 return []
 
             self.loop(integer(0), whole, way.lanes, [], along, "tiles")
@@ -508,10 +512,20 @@ class Emitter:
     ) -> None:
         """Each unit in [begin, end): its variables by division for the first, by counting up for the others."""
         if not variables:
-            self.loop(self.begin, self.end, 1, [], lambda _, state: (body({}), state)[1], "unit")
+
+            def whole(_: Value, state: list[Value]) -> list[Value]:
+                body({})
+                return state
+
+            self.loop(self.begin, self.end, 1, [], whole, "unit")
             return
         if len(variables) == 1:
-            self.loop(self.begin, self.end, 1, [], lambda i, state: (body({variables[0]: i}), state)[1], "unit")
+
+            def single(i: Value, state: list[Value]) -> list[Value]:
+                body({variables[0]: i})
+                return state
+
+            self.loop(self.begin, self.end, 1, [], single, "unit")
             return
         limits = [self.entry.whole(size) for size in extents]
         rest = self.begin

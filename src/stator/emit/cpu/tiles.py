@@ -1,8 +1,8 @@
 """Square tiles turned in registers, for kernels whose memory lies along two different variables.
 
 Contract. `turned_variable` finds the variable along which some loads lie side by side while they are far apart along
-the vector variable. `turned_frames` loads a tile of those along that variable, turns it, and returns one frame for each row
-of the tile in which those loads are already known. A gather would read a cache line for each element; a turned tile
+the vector variable. `turned_frames` loads a tile of those along that variable, turns it, and returns one frame for each
+row of the tile in which those loads are already known. A gather would read a cache line for each element; a turned tile
 reads each line once, for one permutation an element and a step.
 """
 
