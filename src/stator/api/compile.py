@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, overload
 
 import torch
@@ -83,7 +84,8 @@ def compile(
 def compiled_callable(model: Callable[..., Any], options: Options) -> Any:
     """The callable that stands for `model`."""
     if isinstance(model, torch.nn.Module):
-        dispatcher = dispatcher_for(call_module, options)
+        # Modules of a class share entries; those of different classes have nothing in common but the call.
+        dispatcher = dispatcher_for(call_module, replace(options, key=(*options.key, type(model))))
         model._compiled_call_impl = types.MethodType(dispatcher, model)
         return model
     if type(model) is core.Dispatcher:

@@ -495,6 +495,7 @@ def reset() -> None:
             with place.table.lock:
                 place.table.clear()
                 place.records.clear()
+                place.history = History(region.options.dynamic)
                 place.limit_reported = False
         region.continuations.clear()
 
