@@ -551,10 +551,10 @@ def _foreach_like(kind: str) -> Rule:
         made = []
         lists = [value for value in args if type(value) in (list, tuple) and len(value) == len(tensors)]
         loose = [value for value in args if type(value) not in (list, tuple)]
-        if any(isinstance(value, torch.Tensor) for value in loose):
-            return NotImplemented
+        # A number for all in a tensor of no dimension takes part; numbers in a vector (one each) do not.
+        shared = [value for value in loose if type(value) is AbstractTensor and value.dim() == 0]
         for place, tensor in enumerate(tensors):
-            operands = [tensor, *(items[place] for items in lists)]
+            operands = [tensor, *(items[place] for items in lists), *shared]
             parts = [value for value in operands if type(value) is AbstractTensor]
             dtype = promote((*operands, *(value for value in loose if isinstance(value, (int, float)))), kind)
             found, device = layout_of(parts), same_device(parts)
