@@ -18,7 +18,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +182,34 @@ class Config(types.ModuleType):
 
 
 if TYPE_CHECKING:  # the object below stands in for this module; a type checker sees only the module
+    recompile_limit: int
+    accumulated_recompile_limit: int
+    fail_on_recompile_limit_hit: bool
+    capture_scalar_outputs: bool
+    capture_dynamic_output_shape_ops: bool
+    capture_branches: bool
+    suppress_errors: bool
+    reorderable_logging_functions: set[Any] | frozenset[Any]
+    ignore_logging_functions: set[Any] | frozenset[Any]
+    verify: bool
+    strict: bool
+    assume_static_by_default: bool
+    automatic_dynamic_shapes: bool
+    specialize_int: bool
+    specialize_float: bool
+    dynamic_sources: str
+    dynamic_profile: bool
+    numerics: Literal["eager", "fast"]
+    cache_dir: str
+    cache_size_mb: int
+    force_disable_caches: bool
+    activation_memory_budget: float | int
+    progress: bool
+    trace_size_mb: int
 
-    def __getattr__(name: str) -> Any: ...
+    def patch(changes: dict[str, Any] | str | None = None, value: Any = None, /, **named: Any) -> _Patch: ...
+    def describe() -> str: ...
+    def items() -> Iterator[tuple[str, Any]]: ...
 
 
 _config = Config(__name__)

@@ -33,6 +33,7 @@ from stator.values.constants import guard_kind
 GENERATOR = 0x20
 COROUTINE = 0x80 | 0x200 | 0x100
 NN_CALL = torch.nn.Module.__call__
+NN_CALL_IMPL: Any = torch.nn.Module._call_impl
 NN_CALLS = frozenset({NN_CALL, torch.nn.Module._call_impl, torch.nn.Module._wrapped_call_impl})
 GLOBAL_HOOKS = tuple(
     names
@@ -143,7 +144,7 @@ class Calls(TracerState):
             raise Break("disabled_function", describe(function))
         self.indirect()
         if mark is marks.Mark.ALLOWED or mark is marks.Mark.NONSTRICT:
-            return nonstrict.record_call(self, function, args, kwargs)
+            return nonstrict.record_call(self, function, args, kwargs)  # type: ignore[arg-type]  # parts are joined in Tracer
         if mark is marks.Mark.CONSTANT:
             return self._constant_result(function, args, kwargs)
         raise Break("forbidden_function", describe(function))
@@ -298,7 +299,7 @@ class Calls(TracerState):
             or "_slow_forward" in names
         ):
             if method is NN_CALL:
-                return self._interpret(torch.nn.Module._call_impl, [module, *args], kwargs)
+                return self._interpret(NN_CALL_IMPL, [module, *args], kwargs)
             return self.call(self.special(module, "__call__"), args, kwargs)
         source = self.world.source_of(module)
         if source is not None:
@@ -387,7 +388,7 @@ class Calls(TracerState):
                 text = f"__init__() should return None, not '{type(result).__name__}'"
                 raise UserException(TypeError(text))
         elif initialise is not object.__init__:
-            call_c_method(self, initialise, [value, *args], kwargs)
+            call_c_method(self, initialise, [value, *args], kwargs)  # type: ignore[arg-type]  # parts are joined in Tracer
         return value
 
     def _check_object_arguments(self, cls: type, args: list[Any], kwargs: dict[str, Any]) -> None:
@@ -459,7 +460,7 @@ class Calls(TracerState):
                 return result
         if type(args[0]) is AbstractTensor and role_of(function) is Role.OPERATION:
             return self.operate(function, tuple(args), kwargs)
-        return call_c_method(self, function, args, kwargs)
+        return call_c_method(self, function, args, kwargs)  # type: ignore[arg-type]  # parts are joined in Tracer
 
     def require_c_value(self, value: Any, what: str) -> None:
         raise NotImplementedError
