@@ -14,9 +14,15 @@ from typing import Any
 
 from stator import aot
 from stator.exc import InvalidBackend
-from stator.runtime import default_backend
 
 Backend = Callable[..., Any]
+
+
+def stator_backend(graph_module: Any, example_inputs: Any, **settings: Any) -> Any:
+    """Stator's own compiler, imported when the first graph comes: LLVM takes a while to load."""
+    return importlib.import_module("stator.runtime.default_backend").compile_graph(
+        graph_module, example_inputs, **settings
+    )
 
 
 def eager(graph_module: Any, example_inputs: Any) -> Any:
@@ -25,11 +31,11 @@ def eager(graph_module: Any, example_inputs: Any) -> Any:
 
 
 # Backends that compile for the sizes at hand say so, or a graph with symbolic sizes would be wrong for others.
-for _static in (aot.aot_eager, aot.aot_eager_decomp_partition):
+for _static in (stator_backend, aot.aot_eager, aot.aot_eager_decomp_partition):
     _static.takes_symbols = False  # type: ignore[attr-defined]
 
 _registered: dict[str, Backend] = {
-    "stator": default_backend.compile_graph,
+    "stator": stator_backend,
     "eager": eager,
     "aot_eager": aot.aot_eager,
     "aot_eager_decomp_partition": aot.aot_eager_decomp_partition,

@@ -33,7 +33,7 @@ class FlatCall:
         self.result_positions: list[int] = []
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__qualname__ = self.__name__
-        self.__module__ = getattr(function, "__module__", None) or "stator"
+        self.__module__ = __name__  # fx writes what it takes for torch's own by name, and would not find this
 
     def run(self, tensors: tuple[Any, ...]) -> Any:
         """The function's own result."""

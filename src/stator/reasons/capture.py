@@ -326,4 +326,10 @@ def example():
         compiled(torch.ones(size))
 """,
     ),
+    Reason(
+        "no_compiler_for_device",
+        "There is no compiler for this device yet, so torch's own kernels run: {detail}.",
+        "stator compiles for CPUs; graphs on other devices are captured and run operator by operator.",
+        'Name another backend for this device, such as backend="inductor"',
+    ),
 )

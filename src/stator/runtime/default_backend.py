@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stator import aot, config
+from stator import aot, config, events
 from stator.emit import cpu
 from stator.lower.table import without_rows
 from stator.runtime.cache import Cache, key_of
@@ -29,6 +29,10 @@ def compile_graph(
     graph_module: Any, example_inputs: Sequence[Any], mode: str | None = None, options: Mapping[str, Any] | None = None
 ) -> Any:
     """Compile a captured graph."""
+    device = next((one.device.type for one in example_inputs if hasattr(one, "device") and one.device.type != "cpu"), None)
+    if device is not None:
+        events.emit("fallback", reason="no_compiler_for_device", detail=device)
+        return aot.aot_eager(graph_module, example_inputs)
     backend = aot.backend(functional_compiler(mode), decompositions=without_rows(aot.decompositions.CORE))
     return backend(graph_module, example_inputs)
 
@@ -42,6 +46,3 @@ def functional_compiler(mode: str | None = None) -> Callable[[Any, Sequence[Any]
         return cpu.compile_graph(functional, examples, options=options)
 
     return compiler
-
-
-compile_graph.takes_symbols = False  # type: ignore[attr-defined]
