@@ -222,7 +222,7 @@ def states_to_run(
     handled = take() if layout.handling else None
     for stack, slot in reversed(handled_at_slots):
         previous = stack[slot]
-        stack[slot] = resumed.ExceptionSlot(handled)
+        stack[slot] = resumed.ExceptionSlot(handled)  # type: ignore[arg-type]
         handled = previous
     states.reverse()
     return states

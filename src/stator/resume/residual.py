@@ -32,7 +32,7 @@ from stator.values.constants import guard_kind
 from stator.values.source import Source
 from stator.values.world import DELETED, Overlay, Shadow, same_constant
 
-ITERATORS = (
+ITERATORS: tuple[type, ...] = (
     type(iter([])), type(iter(())), type(iter("")), type(iter(range(0))), type(iter({})), type(iter({}.values())),
     type(iter({}.items())), type(iter(set())), type(reversed([])), type(iter(collections.deque())), zip, enumerate,
     map, filter, reversed, type(iter(b"")), type(iter(collections.OrderedDict())),
@@ -180,7 +180,7 @@ class ResidualBuilder:
             return self._named(value, f"slice({parts})")
         builder = REBUILDERS.get(kind)
         if builder is not None:
-            return builder(self, value)
+            return str(builder(self, value))
         if isinstance(value, BaseException):
             return self._exception(value)
         if isinstance(value, tuple):

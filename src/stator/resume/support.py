@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 from stator.capture.frame import UNBOUND
@@ -15,7 +16,7 @@ from stator.resume.layout import FrameContext, Layout, states_to_run
 from stator.resume.state import UNBOUND as STATE_UNBOUND
 from stator.resume.state import FrameState, make_function, resume_suspended, run_chain
 
-IN_PLACE = {
+IN_PLACE: dict[str, Callable[[Any, Any], Any]] = {
     "+=": operator.iadd, "-=": operator.isub, "*=": operator.imul, "/=": operator.itruediv, "//=": operator.ifloordiv,
     "%=": operator.imod, "**=": operator.ipow, "@=": operator.imatmul, "<<=": operator.ilshift,
     ">>=": operator.irshift, "&=": operator.iand, "|=": operator.ior, "^=": operator.ixor,
