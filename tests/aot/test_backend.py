@@ -165,3 +165,50 @@ CASES = {
 def test_equals_eager(name, backend, exact):
     function, arguments = CASES[name]
     check(function, *arguments(), backend=backend, exact=exact, backward=name != "gradient_inside")
+
+
+def views(*build):
+    """Arguments that are views of one tensor."""
+
+    def make():
+        base = torch.randn(4, 4)
+        return (base, *[view(base) for view in build])
+
+    return make
+
+
+SHARING = {
+    "base_and_view": (lambda x, y: (x.mul_(2), y + 1), views(lambda t: t[1])),
+    "view_written": (lambda x, y: (y.add_(1), x * 2, y * 3)[1:], views(lambda t: t[1])),
+    "two_views_written": (lambda x, y, z: (y.add_(1), z.mul_(2), x * 2), views(lambda t: t[1:3], lambda t: t.t()[2])),
+    "views_without_their_base": (lambda y, z: (y.add_(1), z * 2), lambda: views(lambda t: t[1:3], lambda t: t[2:])()[1:]),
+    "detached_alias": (lambda y, z: (y.add_(1), z * 2), lambda: (lambda t: (t[0].detach(), t.detach()))(torch.randn(3, 3))),
+    "not_written": (lambda y, z, w: y * z.sum() * w, lambda: (*views(lambda t: t[1:3])(), parameter(4, 4))),
+}
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_arguments_that_share_memory(name):
+    function, arguments = SHARING[name]
+    compiled = check(function, *arguments(), backend=aot_eager)
+    assert hasattr(compiled, "plan"), "it compiles"
+
+
+def test_arguments_that_share_memory_later_run_as_in_eager():
+    from stator.aot.backends import aot_eager as backend
+
+    from .torch_level import record
+
+    def program(x, y):
+        x.mul_(2)
+        return y + 1
+
+    module, _ = record(program, torch.randn(4), torch.randn(4))
+    compiled = backend(module, [torch.randn(4), torch.randn(4)])
+    memory = torch.arange(8.0)
+    mine = memory.clone()
+    (found,) = compiled(mine[:4], mine[2:6])
+    expected = program(memory[:4], memory[2:6])
+    assert torch.equal(found, expected) and torch.equal(mine, memory)
+    (found,) = compiled(torch.ones(4), torch.ones(4))
+    assert torch.equal(found, torch.full((4,), 2.0))

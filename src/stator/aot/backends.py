@@ -30,7 +30,8 @@ from stator.aot.interpret import lift
 from stator.aot.joint import Joint, trace_joint
 from stator.aot.partition import Partitioner, Split, partition
 from stator.aot.tape import Tape
-from stator.aot.wrapper import Plan, build
+from stator.aot.wrapper import Plan, base_of, build
+from stator.exc import Unsupported
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -72,13 +73,22 @@ def _compile(
     every = [*inputs, *owned.values()]
     every_name = [*names, *_owned_names(owned, names)]
     places = {id(tensor): len(inputs) + place for place, tensor in enumerate(owned.values())}
-    joint = trace_joint(gm, every, every_name, places, decompositions)
-    every += joint.adopted
+    try:
+        joint = trace_joint(gm, every, every_name, places, decompositions)
+    except Unsupported as error:
+        if error.reason != "aot_aliased_inputs":
+            raise
+        events.emit("fallback", reason=error.reason, detail=str(error))
+        return gm.forward  # type: ignore[no-any-return]
+    every += [base_of(base, every) for base in joint.bases] + joint.adopted
     if any(joint.differentiable):
         plan = _training(joint, every, fw_compiler, bw_compiler, how)
     else:
         plan = _inference(joint, every, inference_compiler)
-    plan.owned = [*owned.values(), *joint.adopted]
+    plan.owned, plan.adopted, plan.eager = list(owned.values()), joint.adopted, gm.forward
+    plan.tensor_inputs = [isinstance(value, torch.Tensor) for value in inputs]
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    plan.distinct_memories = len({value.untyped_storage()._cdata for value in tensors})
     return build(plan)
 
 

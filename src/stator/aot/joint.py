@@ -71,6 +71,27 @@ class Write:
 
 
 @dataclass
+class Base:
+    """A tensor made for arguments that share memory, one of which is written: they become views of it.
+
+    `source` is how the runtime gets it: ("input", n) argument n itself, ("base", n) what argument n is a view of,
+    ("flat", n) all of argument n's memory in one dimension. `offsets` are the members' places in that memory.
+    """
+
+    members: tuple[int, ...]
+    source: tuple[str, int]
+    offsets: tuple[int, ...]
+
+
+class _SharedMemory(Exception):
+    """Arguments turn out to share memory that is written; the trace starts again with a base for each group."""
+
+    def __init__(self, groups: list[list[int]]) -> None:
+        super().__init__()
+        self.groups = groups
+
+
+@dataclass
 class Joint:
     """A functional joint tape and what surrounds it. Results are the outputs that are no gradients."""
 
@@ -81,6 +102,7 @@ class Joint:
     tangent_of: list[int]  # per tangent: the result it is the gradient of
     gradient_of: list[int]  # per gradient output of the tape: the argument it belongs to
     adopted: list[torch.Tensor] = field(default_factory=list)  # arguments beyond those given, see `_adopt`
+    bases: list[Base] = field(default_factory=list)
     differentiable: list[bool] = field(default_factory=list)  # per result
     backward_error: str | None = None  # what autograd raises for this program when asked for gradients
     out_spec: Any = None
@@ -110,11 +132,15 @@ def trace_joint(
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> Joint:
     """See the module. `owned` maps the id of a tensor the module holds to the number of the input that carries it."""
-    recorder = Recorder(decompositions=decompositions)
-    try:
-        return _Tracing(recorder, module, inputs, names, owned).run()
-    finally:
-        recorder.close()
+    groups: list[list[int]] = []
+    while True:
+        recorder = Recorder(decompositions=decompositions)
+        try:
+            return _Tracing(recorder, module, inputs, names, owned, groups).run()
+        except _SharedMemory as found:
+            groups = groups + found.groups
+        finally:
+            recorder.close()
 
 
 class _Tracing:
@@ -127,8 +153,11 @@ class _Tracing:
         inputs: Sequence[Any],
         names: Sequence[str],
         owned: Mapping[int, int],
+        groups: Sequence[Sequence[int]] = (),
     ) -> None:
         self.recorder = recorder
+        self.groups = groups
+        self.bases: list[Base] = []
         self.module = module
         self.inputs = list(inputs)
         self.names = list(names)
@@ -143,6 +172,9 @@ class _Tracing:
         recorder = self.recorder
         for name, value in zip(self.names, self.inputs, strict=True):
             self._add_input(name, value)
+        for group in self.groups:
+            self._add_base(group)
+        self.given = len(self.inputs)
         recorder.adopt_real = self._adopt
         with recording(recorder), restored_modes():
             owned = {identity: self.values[place] for identity, place in self.owned.items()}
@@ -152,6 +184,7 @@ class _Tracing:
         leaves = [recorder.own(leaf) for leaf in leaves]
         joint = Joint(recorder.tape, 0, [], [], [], [], out_spec=out_spec, inputs=len(self.inputs))
         joint.adopted = self.inputs[self.given :]
+        joint.bases = self.bases
         self._plan_writes(joint)
         result_tensors = self._plan_outputs(joint, leaves)
         self._differentiate(joint, result_tensors)
@@ -189,9 +222,28 @@ class _Tracing:
                     made = _Fresh.apply(made)  # type: ignore[no-untyped-call]
         self.values.append(made)
 
+    def _add_base(self, group: Sequence[int]) -> None:
+        members = [self.inputs[place] for place in group]
+        found = _find_base(members, group)
+        if found is None:
+            raise refuse("aot_aliased_inputs", detail=", ".join(self.names[place] for place in group))
+        real, source = found
+        number = len(self.inputs)
+        self.inputs.append(real)
+        self.names.append(f"base_{number}")
+        self.memory_of.pop(real.untyped_storage()._cdata)
+        self._add_input(self.names[number], real)
+        base = self.values[number]
+        with recording(self.recorder):
+            for place, member in zip(group, members, strict=True):
+                self.leaves[place] = None
+                self.values[place] = base.as_strided(member.shape, member.stride(), member.storage_offset())
+        self.bases.append(Base(tuple(group), source, tuple(int(member.storage_offset()) for member in members)))
+
     # --- what is written ---------------------------------------------------------------------------------------
     def _plan_writes(self, joint: Joint) -> None:
         written: dict[int, bool] = {}
+        shared: list[list[int]] = []
         memories: dict[Any, list[Any]] = {}
         for step in self.recorder.tape.steps:
             for handle in written_handles(step):
@@ -203,9 +255,11 @@ class _Tracing:
                 if isinstance(leaf, AbstractTensor) and leaf.memory is memory
             ]
             if len(owners) > 1:
-                raise refuse("aot_aliased_inputs", detail=", ".join(self.names[place] for place in owners))
+                shared.append(owners)
             for place in owners:
                 written[place] = True
+        if shared:
+            raise _SharedMemory(shared)
         for place, leaf in enumerate(self.leaves):
             if not isinstance(leaf, AbstractTensor):
                 continue
@@ -350,6 +404,26 @@ class _Tracing:
         tape.outputs = list(outputs)
         passes.common_subexpressions(tape, set(outputs))
         passes.dead_code(tape)
+
+
+def _find_base(members: Sequence[torch.Tensor], group: Sequence[int]) -> tuple[torch.Tensor, tuple[str, int]] | None:
+    """A tensor all members are views of, and how the runtime finds it."""
+    for place, member in zip(group, members, strict=True):
+        base = member if member._base is None else member._base
+        if all(other is base or other._base is base for other in members) and base.storage_offset() == 0:
+            inside = next((n for n, other in zip(group, members, strict=True) if other is base), None)
+            return base, ("base", place) if inside is None else ("input", inside)
+    first = members[0]
+    if any(member.requires_grad or member.dtype is not first.dtype for member in members):
+        return None
+    return whole_memory(first), ("flat", group[0])
+
+
+def whole_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor's memory in one dimension."""
+    storage = tensor.untyped_storage()
+    count = storage.nbytes() // tensor.element_size()
+    return torch.empty((0,), dtype=tensor.dtype, device=tensor.device).set_(storage, 0, (count,), (1,))
 
 
 _USERS_ERRORS = ("modified by an inplace operation", "Trying to backward through the graph a second time")

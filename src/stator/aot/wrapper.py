@@ -24,7 +24,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from stator import events
-from stator.aot.joint import Joint, Output, Replay
+from stator.aot.joint import Base, Joint, Output, Replay, whole_memory
 from stator.aot.refusal import refuse
 
 
@@ -39,8 +39,13 @@ class Plan:
     kept_is_tensor: list[bool]
     tangents: list[torch.Tensor]  # abstract gradients, in order of `joint.tangent_of`
     owned: Sequence[torch.Tensor]  # tensors the module brought along, passed after the caller's arguments
+    adopted: Sequence[torch.Tensor] = field(default=(), kw_only=True)  # tensors code reached by itself, passed last
+    eager: Callable[..., Any] | None = field(default=None, kw_only=True)  # the torch-level graph, for arguments that
+    # share memory in another way than when the graph was made
     below_autograd: bool
     values: int  # further outputs of the forward, after its results
+    tensor_inputs: Sequence[bool] = ()  # per argument of the caller
+    distinct_memories: int | None = None  # how many memories they had between them when the graph was made
     backward: Callable[..., Any] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
     compile_id: events.CompileId | None = None
@@ -98,8 +103,12 @@ class _Code:
 def build(plan: Plan) -> Callable[..., Any]:
     """See the module."""
     code = _Code()
-    names = [f"a{place}" for place in range(plan.joint.inputs - len(plan.owned))]
+    joint = plan.joint
+    given = joint.inputs - len(plan.owned) - len(joint.bases) - len(plan.adopted)
+    names = [f"a{place}" for place in range(given)]
     arguments = names + [code.name("owned", tensor) for tensor in plan.owned]
+    arguments += [f"b{place}" for place in range(len(joint.bases))]
+    arguments += [code.name("adopted", tensor) for tensor in plan.adopted]
     code.names["forward"] = plan.forward
     code.names["below_autograd"] = torch._C._AutoDispatchBelowADInplaceOrView
     code.names["no_grad"] = torch.no_grad
@@ -107,6 +116,7 @@ def build(plan: Plan) -> Callable[..., Any]:
     if differentiable:
         _function(code, plan, arguments)
     code.add(0, f"def call({', '.join(names)}):")
+    _memory_check(code, plan, arguments, given)
     if differentiable:
         results = [f"r{place}" for place in range(plan.joint.results)]
         returned = [name for place, name in enumerate(results) if _leaves(plan, place)]
@@ -120,6 +130,60 @@ def build(plan: Plan) -> Callable[..., Any]:
     call = code.function("call")
     call.plan = plan  # type: ignore[attr-defined]
     return call
+
+
+def _memory_check(code: _Code, plan: Plan, arguments: list[str], given: int) -> None:
+    """What the graph takes for granted about shared memory, if it writes arguments; else it takes nothing."""
+    joint = plan.joint
+    written = [write.index for write in joint.writes if write.result is not None]
+    if not written:
+        return
+    code.names.update(plan=plan, shares_as_traced=_shares_as_traced, base_of=base_of, joint_bases=joint.bases)
+    tensors = [place for place in range(given) if plan.tensor_inputs[place]]
+    row = "".join(f"{arguments[place]}.untyped_storage()._cdata, " for place in tensors)
+    every = f"({', '.join(arguments[:given])},)"
+    if plan.distinct_memories is not None and not joint.bases:
+        code.add(1, f"if len({{{row}}}) != {plan.distinct_memories} and not shares_as_traced(plan, {every}):")
+    else:
+        code.add(1, f"if not shares_as_traced(plan, {every}):")
+    code.add(2, f"return plan.eager({', '.join(arguments[:given])})")
+    for place in range(len(joint.bases)):
+        code.add(1, f"b{place} = base_of(joint_bases[{place}], {every})")
+
+
+def base_of(base: Base, arguments: Sequence[Any]) -> torch.Tensor:
+    """The tensor a group of arguments are views of."""
+    kind, number = base.source
+    if kind == "input":
+        return arguments[number]  # type: ignore[no-any-return]
+    if kind == "base":
+        return arguments[number]._base  # type: ignore[no-any-return]
+    return whole_memory(arguments[number])
+
+
+def _shares_as_traced(plan: Plan, arguments: Sequence[Any]) -> bool:
+    """Whether written arguments share memory with just those they shared it with when the graph was made."""
+    joint = plan.joint
+    keys = [value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None for value in arguments]
+    group_of: dict[int, int] = {}
+    for number, base in enumerate(joint.bases):
+        first = arguments[base.members[0]]
+        root = first if first._base is None else first._base
+        for place, offset in zip(base.members, base.offsets, strict=True):
+            member = arguments[place]
+            group_of[place] = number
+            if keys[place] != keys[base.members[0]] or member.storage_offset() != offset:
+                return False
+            if base.source[0] != "flat" and member is not root and member._base is not root:
+                return False
+    written = {write.index for write in joint.writes if write.result is not None and write.index < len(arguments)}
+    written.update(group_of)
+    for place in written:
+        for other, key in enumerate(keys):
+            if other != place and key == keys[place] and key is not None:
+                if group_of.get(other, -1) != group_of.get(place, -2):
+                    return False
+    return True
 
 
 def _leaves(plan: Plan, result: int) -> bool:
