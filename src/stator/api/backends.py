@@ -32,7 +32,7 @@ def eager(graph_module: Any, example_inputs: Any) -> Any:
 
 # Backends that compile for the sizes at hand say so, or a graph with symbolic sizes would be wrong for others.
 for _static in (stator_backend, aot.aot_eager, aot.aot_eager_decomp_partition):
-    _static.takes_symbols = False  # type: ignore[attr-defined]
+    setattr(_static, "takes_symbols", False)
 
 _registered: dict[str, Backend] = {
     "stator": stator_backend,

@@ -11,7 +11,7 @@ import functools
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any
 
 import torch
 
@@ -21,14 +21,6 @@ from stator.exc import InvalidOption
 from stator.runtime.region import Options, dispatcher_for
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-
-
-@overload
-def compile(model: Callable[..., Any], **settings: Any) -> Any: ...
-
-
-@overload
-def compile(model: None = None, **settings: Any) -> Callable[[Callable[..., Any]], Any]: ...
 
 
 def compile(
@@ -96,14 +88,10 @@ def compiled_callable(model: Callable[..., Any], options: Options) -> Any:
         return types.MethodType(compiled_callable(model.__func__, options), model.__self__)
     if isinstance(model, type):
         return _compiled_class(model, options)
-    if isinstance(model, functools.partial) or type(model) in (types.BuiltinFunctionType, types.MethodDescriptorType):
-        return _compiled_through(model, options)
-    if isinstance(type(model).__dict__.get("__call__"), types.FunctionType) or hasattr(type(model), "__call__"):
-        return _compiled_through(model, options)
-    raise InvalidOption(f"stator.compile cannot compile a {type(model).__name__}")
+    return _compiled_through(model, options)
 
 
-def call_module(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+def call_module(self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Calls a module past its compiled slot: what is compiled for a module."""
     return self._call_impl(*args, **kwargs)
 

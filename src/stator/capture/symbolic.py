@@ -12,7 +12,7 @@ from stator.capture.control import Break
 from stator.sizes import Algebra, Expr
 from stator.sizes.expression import OPAQUE
 
-SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+SYMBOLIC: tuple[type, ...] = (torch.SymInt, torch.SymFloat, torch.SymBool)
 COMPARISONS: dict[str, Callable[..., Any]] = {
     "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
     "not": operator.not_,

@@ -29,7 +29,9 @@ def compile_graph(
     graph_module: Any, example_inputs: Sequence[Any], mode: str | None = None, options: Mapping[str, Any] | None = None
 ) -> Any:
     """Compile a captured graph."""
-    device = next((one.device.type for one in example_inputs if hasattr(one, "device") and one.device.type != "cpu"), None)
+    device = next(
+        (one.device.type for one in example_inputs if hasattr(one, "device") and one.device.type != "cpu"), None
+    )
     if device is not None:
         events.emit("fallback", reason="no_compiler_for_device", detail=device)
         return aot.aot_eager(graph_module, example_inputs)

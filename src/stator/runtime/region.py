@@ -500,7 +500,7 @@ def reset() -> None:
         region.continuations.clear()
 
 
-def dispatcher_for(function: types.FunctionType, options: Options) -> Any:
-    """The callable that stands for `function`."""
+def dispatcher_for(function: Any, options: Options) -> Any:
+    """The callable that stands for `function`, a Python function."""
     region = region_of(function, options)
     return core.Dispatcher(function, region.place.table, region.place.on_miss)
