@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from stator.sizes.function_rules import symbolic_shapes
+from stator.tensors import dynamo_free
 from stator.tensors.abstract import AbstractTensor
 
 META = torch.device("meta")
@@ -149,6 +150,7 @@ def run(
     symbolic = any(type(size) is torch.SymInt for tensor in tensors for size in (*tensor.shape, *tensor.strides))
     if symbolic:
         function = _symbolically(function)
+    dynamo_free.settle_references()
     versions = {identity: tensor.twin._version for identity, tensor in known.items()}
     if tensors:
         result = function(*low_args, **low_kwargs)
