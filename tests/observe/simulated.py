@@ -244,7 +244,7 @@ def emit_gpt(breaks: int = 3, recompiles: int = 2, *, error: bool = False, depth
          detail="einsum with 5 operands runs as ATen's own kernel")  # fmt: skip
     emit("perf_hint", text="the softmax runs on one thread: call it with more than 2048 rows",
          user_line=line_of(Block.attention, "softmax"))  # fmt: skip
-    emit("dynamic", text="compared with a constant", symbol="s1", source="x.size(2)", action="specialised", value=32,
+    emit("dynamic", text="x.size(2) == 32", symbol="s1", source="x.size(2)", action="specialised", value=32,
          user_line=line_of(Block.attention, "x.shape"))  # fmt: skip
     emit("cache", operation="store", key="00ff", kind_of="entry")
     emit("warning", text="reduce-overhead means the same as default on the CPU")

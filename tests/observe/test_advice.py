@@ -103,3 +103,20 @@ def test_short_paths(tmp_path, monkeypatch):
     assert advice.short_path(str(tmp_path / "a" / "b.py")) == "a/b.py"
     assert advice.short_path("/elsewhere/b.py") == "/elsewhere/b.py"
     assert advice.short_path("<string>") == "<string>"
+
+
+def test_a_size_that_equals_a_number_is_a_specialisation():
+    from stator import events
+    from stator.observe.records import render
+
+    seen = []
+    end = events.subscribe(lambda event: seen.append(render(event)), {"dynamic"})
+    where = Location("m.py", 4, "f")
+    events.emit("dynamic", where, text="x.size(0) == 8", symbol="", source="", user_line=where)
+    events.emit("dynamic", where, text="x.size(0) >= 1", symbol="", source="", user_line=where)
+    events.emit("dynamic", where, text="s0 = x.size(0)", symbol="s0", source="x.size(0)", user_line=None)
+    events.emit("dynamic", where, text="x.size(1) == x.stride(0)", symbol="", source="", user_line=where)
+    end()
+    assert [record.fields["action"] for record in seen] == ["specialised", "bounded", "made", "bounded"]
+    said = advice.of_specialisation(seen[0])
+    assert said.headline.startswith("m.py:4 in f: x.size(0) became the constant 8, because this line needs")

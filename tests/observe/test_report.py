@@ -20,10 +20,11 @@ def page(tmp_path):
     return report.write(tmp_path / "report.html", session_of(tmp_path, error=True))
 
 
-@pytest.fixture
-def large(tmp_path):
-    """A model with 30 breaks and 10 recompiles, 900 operators a graph."""
-    return report.write(tmp_path / "large.html", session_of(tmp_path, breaks=30, recompiles=10, depth=30))
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """A model with 30 breaks and 10 recompiles, 450 operators a graph."""
+    tmp_path = tmp_path_factory.mktemp("large")
+    return report.write(tmp_path / "large.html", session_of(tmp_path, breaks=30, recompiles=10, depth=15))
 
 
 @pytest.fixture

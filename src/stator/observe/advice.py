@@ -260,7 +260,7 @@ def of_specialisation(record: Record) -> Advice:
     fields = record.fields
     source = fields.get("source") or fields.get("symbol")
     value = f" {fields['value']}" if "value" in fields else ""
-    what = f"{source} became the constant{value}: {fields.get('text', '')}"
+    what = f"{source} became the constant{value}, because this line needs {fields.get('text', 'it')}"
     action = f"Remove the comparison with a constant on that line, or keep {source} at this value."
     location = location_from(fields.get("user_line")) or record.location
     return Advice("specialised", location, sentence(what), action, "specialised")

@@ -204,6 +204,7 @@ class Session:
         rest += [advice.of_specialisation(record) for record in self.specialised]
         for entry in self.entries:
             rest += [advice.of_refused_fusion(record) for record in entry.fusions if not record.fields.get("fused")]
+        rest.sort(key=lambda item: item.location is None)  # what points at a line can be acted on
         hints = [advice.of_hint(record) for record in self.hints]
         return list(dict.fromkeys([*errors, *costly, *hints, *rest]))
 

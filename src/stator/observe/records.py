@@ -25,6 +25,7 @@ from stator.values.source import ModesExpectation, SourceTree, TensorExpectation
 
 Fields = dict[str, Any]
 _LONGEST_VALUE = 300
+_CONSTANT_SIZE = re.compile(r"^(?P<source>[A-Za-z_][^=<>]*?) == (?P<value>-?\d+)$")
 _PLACE = re.compile(r"^(?P<file>[^\n]+?):(?P<line>\d+)(?: in (?P<function>\S+))?$")
 
 
@@ -255,6 +256,17 @@ def _recompile(fields: Fields) -> Fields:
     return {**plain(fields), "misses": [miss_row(miss) for miss in misses]}
 
 
+def _dynamic(fields: Fields) -> Fields:
+    """What happened to the size, where the emitter says it only in words: equal to a number is a specialisation."""
+    rendered: Fields = plain(fields)
+    if "action" not in rendered:
+        constant = _CONSTANT_SIZE.match(str(rendered.get("text", "")))
+        rendered["action"] = "specialised" if constant else "made" if rendered.get("source") else "bounded"
+        if constant:
+            rendered |= {"source": constant["source"], "value": int(constant["value"])}
+    return rendered
+
+
 def _guards(fields: Fields) -> Fields:
     return {"guards": guard_rows(fields.get("tree"))}
 
@@ -266,6 +278,7 @@ _RENDERERS: dict[str, Callable[[Fields], Fields]] = {
     "aot_joint_graph": _graph,
     "graph_break": _frames,
     "bytecode": _bytecode,
+    "dynamic": _dynamic,
     "guards": _guards,
     "recompile": _recompile,
 }
