@@ -26,8 +26,9 @@ from stator._native import core, symbols
 PYTHON, SHIMS, RAW = 0, 1, 2
 LEVEL_NAMES = ("python", "shims", "raw")
 
-# A TensorImpl has been at least this large in every version; the key set is its last field.
-IMPL_WORDS = range(1, 22)
+# The key set is the last field of a TensorImpl: word 21 since torch 2.13, 22 before. What is looked for upwards is
+# found before the end.
+IMPL_WORDS = range(1, 23)
 INLINE_DIMS = 5
 
 # c10::ScalarType and c10::DeviceType are part of torch's serialised formats and only ever grow.
@@ -39,7 +40,8 @@ DEVICE_TYPES: dict[str, int] = {"cpu": 0, "cuda": 1, "xpu": 12, "mps": 13}
 
 # Keys a plain dense tensor may carry: nothing that makes its geometry symbolic, nested, sparse or somebody else's.
 PLAIN_KEYS = (
-    "Dense", "AutogradFunctionality", "ADInplaceOrView", "Conjugate", "Negative", "AutocastCPU", "AutogradCPU",
+    "Dense", "AutogradFunctionality", "ADInplaceOrView", "Conjugate", "Negative", "AutogradCPU", "AutogradCUDA",
+    "AutogradXPU", "AutogradMPS", "AutocastCPU", "AutocastCUDA", "AutocastXPU", "AutocastMPS",
     "CPU", "CUDA", "XPU", "MPS",
 )  # fmt: skip
 

@@ -83,13 +83,18 @@ static inline bool same_or_wild(const int64_t *actual, const int64_t *expected, 
     return true;
 }
 
-/* The layout of torch 2.11 to 2.13 on 64-bit machines. Where calibration finds just these places, reading with them as
- * constants halves the instructions; anywhere else the calibrated places are used. */
-#define USUAL_LAYOUT                                                                                           \
-    {.inline_dims = 5, .handle = 16, .dimensions = 56, .sizes = 64, .strides = 104, .storage_offset = 144,     \
-     .dtype = 160, .device_type = 162, .device_index = 163, .key_set = 168, .autograd_meta = 24,               \
-     .requires_grad_flag = 128}
-extern bool tensor_layout_is_usual;
+/* Layouts seen on 64-bit machines; before torch 2.13 everything behind the link to Python lay a word further. Where
+ * calibration finds just these places, reading with them as constants halves the instructions; anywhere else the
+ * calibrated places are used. */
+#define KNOWN_LAYOUT(shift, flag)                                                                              \
+    {.inline_dims = 5, .handle = 16, .dimensions = 56 + (shift), .sizes = 64 + (shift),                        \
+     .strides = 104 + (shift), .storage_offset = 144 + (shift), .dtype = 160 + (shift),                        \
+     .device_type = 162 + (shift), .device_index = 163 + (shift), .key_set = 168 + (shift),                    \
+     .autograd_meta = 24, .requires_grad_flag = (flag)}
+#define NEW_LAYOUT KNOWN_LAYOUT(0, 128)
+#define OLD_LAYOUT KNOWN_LAYOUT(8, 144)
+enum { LAYOUT_CALIBRATED, LAYOUT_NEW, LAYOUT_OLD };
+extern int tensor_layout_kind;
 
 /* At level RAW, for a value of the expected kind: 1: matches, 0: does not, -1: ask the slow way. */
 static inline __attribute__((always_inline)) int tensor_check_at(const StatorTensorLayout *layout,

@@ -45,20 +45,30 @@
 
 /* Tensor checks come in long rows (the parameters of a module): a loop of their own, up to the first instruction
  * that is another, or whose check does not hold by the raw fields. */
-static const Instruction *skip_tensors(const Run *run, const Instruction *instruction, const Instruction *end) {
-    static const StatorTensorLayout usual = USUAL_LAYOUT;
+static inline __attribute__((always_inline)) const Instruction *
+skip_tensors_at(const StatorTensorLayout *layout, const Run *run, const Instruction *instruction,
+                const Instruction *end) {
     const TensorCheck *checks = run->program->tensors;
-    if (UNLIKELY(tensor_layout.level != STATOR_READ_RAW || !tensor_layout_is_usual)) {
-        return instruction;
-    }
     for (; instruction < end && instruction->op == OP_TENSOR; instruction++) {
         const TensorCheck *check = &checks[instruction->number];
         PyObject *value = run->registers[instruction->source];
-        if (UNLIKELY(Py_TYPE(value) != check->kind || !check->fast || tensor_check_at(&usual, check, value) != 1)) {
+        if (UNLIKELY(Py_TYPE(value) != check->kind || !check->fast || tensor_check_at(layout, check, value) != 1)) {
             break;
         }
     }
     return instruction;
+}
+
+static const Instruction *skip_tensors(const Run *run, const Instruction *instruction, const Instruction *end) {
+    static const StatorTensorLayout new_layout = NEW_LAYOUT, old_layout = OLD_LAYOUT;
+    if (UNLIKELY(tensor_layout.level != STATOR_READ_RAW)) {
+        return instruction;
+    }
+    switch (tensor_layout_kind) {
+    case LAYOUT_NEW: return skip_tensors_at(&new_layout, run, instruction, end);
+    case LAYOUT_OLD: return skip_tensors_at(&old_layout, run, instruction, end);
+    default: return skip_tensors_at(&tensor_layout, run, instruction, end);
+    }
 }
 
 static int run_range(Run *run, int32_t start, int32_t stop) {

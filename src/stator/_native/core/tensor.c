@@ -6,7 +6,7 @@
 #include "core.h"
 
 StatorTensorLayout tensor_layout = {.level = STATOR_READ_PYTHON};
-bool tensor_layout_is_usual;
+int tensor_layout_kind;
 static PyObject *dispatch_keys_of; /* torch._C._dispatch_keys, for the level of the shims */
 static PyObject *name_raw_repr;
 
@@ -240,12 +240,17 @@ static PyObject *set_tensor_layout(PyObject *module, PyObject *arguments) {
     }
     Py_INCREF(keys_function);
     Py_XSETREF(dispatch_keys_of, keys_function);
-    static const StatorTensorLayout usual = USUAL_LAYOUT;
+    static const StatorTensorLayout known[] = {{0}, NEW_LAYOUT, OLD_LAYOUT};
     tensor_layout = layout;
     /* The offsets lie side by side, from inline_dims to requires_grad_flag. */
     size_t start = offsetof(StatorTensorLayout, inline_dims);
     size_t stop = offsetof(StatorTensorLayout, requires_grad_flag) + sizeof(layout.requires_grad_flag);
-    tensor_layout_is_usual = memcmp((char *)&layout + start, (char *)&usual + start, stop - start) == 0;
+    tensor_layout_kind = LAYOUT_CALIBRATED;
+    for (int kind = LAYOUT_NEW; kind <= LAYOUT_OLD; kind++) {
+        if (memcmp((const char *)&layout + start, (const char *)&known[kind] + start, stop - start) == 0) {
+            tensor_layout_kind = kind;
+        }
+    }
     Py_RETURN_NONE;
 }
 
