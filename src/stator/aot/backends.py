@@ -79,7 +79,7 @@ def _compile(
         if error.reason != "aot_aliased_inputs":
             raise
         events.emit("fallback", reason=error.reason, detail=str(error))
-        return gm.forward  # type: ignore[no-any-return]
+        return gm.forward
     every += [base_of(base, every) for base in joint.bases] + joint.adopted
     if any(joint.differentiable):
         plan = _training(joint, every, fw_compiler, bw_compiler, how)
