@@ -27,6 +27,10 @@ _VALUE_TAGS = (torch.Tag.data_dependent_output,)
 _SIZE_TAGS = (torch.Tag.dynamic_output_shape,)
 
 
+# torch 2.11 and 2.12 have no look-up that leaves an operator unregistered that nobody registered.
+find_registered = getattr(registered, "get", None) or registered._data.get
+
+
 def evaluate_by_meta(op: OpOverload, row: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The results of `op` by its meta kernel, or by its registered fake function."""
     constant = _value_of_constants(op, args, kwargs)
@@ -34,7 +38,7 @@ def evaluate_by_meta(op: OpOverload, row: Facts, args: tuple[Any, ...], kwargs: 
         return constant
     if has_tag(op, _VALUE_TAGS):
         raise refuse("aot_value_read", detail=f"`{row.name}`")
-    entry = registered.get(f"{row.namespace}::{_qualified(op)}")
+    entry = find_registered(f"{row.namespace}::{_qualified(op)}")
     if entry is not None and entry.fake_impl.kernel is not None:
         return _by_registered_fake(op, row, entry.fake_impl.kernel, args, kwargs)
     if has_tag(op, _SIZE_TAGS) and not _size_is_known(op, args, kwargs):
