@@ -22,12 +22,16 @@ class UserException(TraceControl):
 
 
 class Break(TraceControl):
-    """The current operation cannot be traced: a row of the reason table, and what in particular."""
+    """The current operation cannot be traced: a row of the reason table, and what in particular.
 
-    def __init__(self, reason: str, detail: str = "") -> None:
+    `born`: the step that made what is in the way, where that is known; a break there may do.
+    """
+
+    def __init__(self, reason: str, detail: str = "", born: int | None = None) -> None:
         super().__init__(reason, detail)
         self.reason = reason
         self.detail = detail
+        self.born = born
 
 
 class SkipFrame(TraceControl):

@@ -17,14 +17,17 @@ from typing import Any
 
 import torch
 
+from stator.capture.ahead import END, containers_of
 from stator.capture.control import Break, UserException
 from stator.capture.frame import Frame
 from stator.capture.instance_dicts import InstanceDict
+from stator.capture.library.effects import Replay
 from stator.capture.opcodes import Yielded
 from stator.capture.operators import lookup_special
 from stator.capture.state import TracerState
 from stator.tensors.abstract import AbstractTensor
 from stator.values.constants import is_constant
+from stator.values.world import CONTAINERS
 
 C_ITERABLES = (list, tuple, dict, set, frozenset, str, bytes, bytearray, range, collections.deque, memoryview)
 VIEWS: tuple[type, ...] = (
@@ -132,13 +135,29 @@ class Iteration(TracerState):
                     return True, error.value.value
                 raise
         if self.world.is_outside(iterator):
-            raise Break("foreign_iterator", f"a {kind.__name__}")
+            return self._advance_ahead(iterator)
         try:
             return False, self.native(next, iterator)
         except UserException as error:
             if isinstance(error.value, StopIteration):
                 return True, error.value.value
             raise
+
+    def _advance_ahead(self, iterator: Any) -> tuple[bool, Any]:
+        """`next` of a live iterator: what it gives is known where it was handed over with its next item."""
+        ahead = self.ahead.pop(id(iterator), None)
+        if ahead is None or any(self._changed(container) for container in containers_of(iterator)):
+            raise Break("foreign_iterator", f"a {type(iterator).__name__}")
+        self.effects.append(Replay(next, (iterator, END), {}))
+        if ahead.item is END:
+            ahead.source.guard("IS", END, self.location())
+            return True, None
+        ahead.source.guard("IS_NOT", END, self.location())
+        return False, self.world.load(ahead.item, ahead.source)
+
+    def _changed(self, container: Any) -> bool:
+        shadow = self.world.shadow_of_original.get(id(container))
+        return shadow is not None and isinstance(shadow.copy, CONTAINERS) and shadow.changed()
 
     def listed(self, value: Any) -> list[Any]:
         """All items of an iterable."""

@@ -16,6 +16,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from stator.capture.ahead import Ahead
 from stator.capture.control import Break, Restart, TraceControl, UserException
 from stator.capture.frame import UNBOUND, Frame
 from stator.capture.generalising import Generaliser, History
@@ -48,6 +49,8 @@ class TracerState:
         self.generators: dict[int, Any] = {}  # id of a generator object of ours -> its driver
         self.loaded_globals: dict[tuple[int, str], Any] = {}
         self.effects: list[Any] = []  # replayed calls (printing), in order
+        self.ahead: dict[int, Ahead] = {}  # id of a live iterator -> what it gives next
+        self.born: dict[int, int] = {}  # id of an object C code made -> the step that did
         self.boundary = 0  # how many C functions are between the root and the current frame
         self.modes_read: set[str] = set()
         self.proxied: dict[int, Any] = {}  # id of a callable made for C code -> the program's own
@@ -92,7 +95,9 @@ class TracerState:
     def native(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run an operation of the traced program; what it raises is the program's exception."""
         try:
-            return function(*args, **kwargs)
+            made = function(*args, **kwargs)
+            self.born[id(made)] = self.frames[-1].step
+            return made
         except TraceControl:
             raise
         except RecursionError:

@@ -11,8 +11,9 @@ import contextlib
 import enum
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -110,6 +111,7 @@ def trace_function(
     values: tuple[Any, ...],
     modes: ModesExpectation,
     prepare: Callable[[Tracer], None] | None = None,
+    known: Mapping[int, Break] = MappingProxyType({}),
 ) -> Trace:
     """Interpret one call of `function`."""
     code = function.__code__
@@ -119,16 +121,20 @@ def trace_function(
         tracer.tree.state().guard("MODES", modes)
         return tracer
 
-    return trace(start, lambda tracer: [function_frame(tracer, function, values)], prepare)
+    return trace(start, lambda tracer: [function_frame(tracer, function, values)], prepare, known)
 
 
 def trace(
     start: Callable[[], Tracer],
     make_frames: Callable[[Tracer], list[Frame]],
     prepare: Callable[[Tracer], None] | None = None,
+    known: Mapping[int, Break] = MappingProxyType({}),
 ) -> Trace:
-    """Run prepared frames (outermost first) to their end, again as often as the trace learns where it must break."""
-    break_at: dict[int, Break] = {}
+    """Run prepared frames (outermost first) to their end, again as often as the trace learns where it must break.
+
+    `known`: steps where an earlier trace of the same call found that it must.
+    """
+    break_at: dict[int, Break] = dict(known)
     while True:
         tracer = start()
         tracer.break_at = break_at

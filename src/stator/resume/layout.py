@@ -8,6 +8,7 @@ layout n times. From a layout and values come the frames to trace on (`frames`),
 
     slot letter   value
     v             one of the flat values
+    p             a live iterator and, before it, what it gives next: two of the flat values
     n             NULL
     e             an exception slot; its previous exception is one of the flat values
     i             an instruction index kept by a cleanup handler (part of the layout)
@@ -22,6 +23,7 @@ from typing import Any
 from stator.bytecode import decode
 from stator.bytecode.liveness import liveness
 from stator.capture import frame as running
+from stator.capture.ahead import Ahead, peekable
 from stator.capture.tracer import Tracer
 from stator.resume import state as resumed
 from stator.values.source import SourceTree
@@ -54,9 +56,11 @@ class Layout:
             slots = decode(frame.code).localsplus_names
             prefix = "" if depth == len(self.frames) - 1 else f"{frame.code.co_name}."
             found += [prefix + slots[slot] for slot in frame.bound]
-            found += [
-                f"{prefix}<stack {position}>" for position, letter in enumerate(frame.stack) if letter in ("v", "e")
-            ]
+            for position, letter in enumerate(frame.stack):
+                if letter == "p":
+                    found.append(f"{prefix}<next of stack {position}>")
+                if letter in ("v", "e", "p"):
+                    found.append(f"{prefix}<stack {position}>")
             if frame.substitutes:
                 found.append(f"{prefix}<object under construction>")
         if self.handling:
@@ -73,8 +77,19 @@ class CannotStop(Exception):
     """A frame holds something that has no place in a layout."""
 
 
-def capture_layout(frames: list[running.Frame], handled: BaseException | None) -> tuple[Layout, list[Any]]:
-    """The layout and the flat (abstract) values of a chain of frames."""
+class Peek:
+    """Among flat values: what `iterator` gives next when the program stands there."""
+
+    __slots__ = ("iterator",)
+
+    def __init__(self, iterator: Any) -> None:
+        self.iterator = iterator
+
+
+def capture_layout(
+    frames: list[running.Frame], handled: BaseException | None, peeking: bool = False
+) -> tuple[Layout, list[Any]]:
+    """The layout and the flat (abstract) values of a chain of frames; `peeking` into their iterators."""
     rows: list[FrameLayout] = []
     values: list[Any] = []
     for depth, frame in enumerate(frames):
@@ -103,6 +118,9 @@ def capture_layout(frames: list[running.Frame], handled: BaseException | None) -
                 values.append(value.previous)
             elif kind is running.LastIndex:
                 letters.append(("i", value.index))
+            elif peeking and peekable(value):
+                letters.append("p")
+                values += [Peek(value), value]
             else:
                 letters.append("v")
                 values.append(value)
@@ -156,6 +174,11 @@ def frames_to_trace(
         for letter in row.stack:
             if letter == "v":
                 frame.stack.append(loaded())
+            elif letter == "p":
+                ahead = Ahead(values[position], tree.local(position))
+                position += 1
+                frame.stack.append(loaded())
+                tracer.ahead[id(frame.stack[-1])] = ahead
             elif letter == "n":
                 frame.stack.append(running.NULL)
             elif letter == "e":
@@ -166,7 +189,7 @@ def frames_to_trace(
             frame.substitute = loaded()
         frame.resumable = frame.suspended = True
         frames.append(frame)
-    frames[-1].suspended = False
+    frames[-1].suspended = frames[-1].resumable = False
     if layout.handling:
         tracer.handled = loaded()
     return frames
@@ -199,6 +222,9 @@ def states_to_run(
         stack: list[Any] = []
         for letter in row.stack:
             if letter == "v":
+                stack.append(take())
+            elif letter == "p":
+                take()
                 stack.append(take())
             elif letter == "n":
                 stack.append(resumed.NULL)

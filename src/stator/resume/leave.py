@@ -26,7 +26,7 @@ from stator.bytecode import Instruction
 from stator.capture.control import Break
 from stator.capture.frame import Frame
 from stator.capture.trace import Ending, Trace
-from stator.resume.layout import FrameContext, Layout, capture_layout
+from stator.resume.layout import FrameContext, Layout, Peek, capture_layout
 from stator.resume.operations import PlainOperation, plain_operation, stack_after
 from stator.resume.residual import ResidualBuilder
 from stator.resume.support import Support
@@ -186,7 +186,11 @@ def _go_on(
         stack = stack_after(inner, operation, result)
     resting = _copied(inner, stack, pc)
     resting.current = pc
-    layout, values = capture_layout([*frames, resting], handled)
+    layout, values = capture_layout([*frames, resting], handled, peeking=True)
+    for value in values:
+        if type(value) is Peek:
+            builder.names[id(value)] = f"make.peek({builder.expression(value.iterator)})"
+            builder.kept.append(value)
     continuation = make_continuation(layout, contexts)
     tail = builder.constant(core.TailCall)
     return f"{tail}({builder.constant(continuation)}, {builder.sequence(values)})"

@@ -117,7 +117,7 @@ class ResidualBuilder:
             return self.fetch(source)
         if id(value) in self.tracer.own_functions:
             if isinstance(value, type):
-                raise Break("class_escapes", value.__name__)
+                raise Break("class_escapes", value.__name__, self.tracer.born.get(id(value)))
         elif guard_kind(value) is not None or type(value) is types.FunctionType:
             return self.constant(value)  # a function from outside was found through a class or module that is guarded
         name = self.names.get(id(value))
@@ -271,11 +271,11 @@ class ResidualBuilder:
         """An instance of a class of the program, made without running its constructor."""
         kind = type(value)
         if id(kind) in self.tracer.own_functions:
-            raise Break("class_escapes", kind.__name__)
+            raise Break("class_escapes", kind.__name__, self.tracer.born.get(id(kind)))
         if isinstance(value, (list, dict, set, collections.deque)) or kind.__flags__ & (1 << 9):
             name = self._named(value, f"make.new({self.constant(kind)})")
         else:
-            raise Break("cannot_rebuild", f"a {kind.__module__}.{kind.__qualname__}")
+            raise Break("cannot_rebuild", f"a {kind.__module__}.{kind.__qualname__}", self.tracer.born.get(id(value)))
         if isinstance(value, collections.OrderedDict):
             self._fill_dict(name, value, self.constant(collections.OrderedDict))
         elif isinstance(value, dict):

@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from stator.capture.ahead import END, peek
 from stator.capture.frame import UNBOUND
 from stator.resume.layout import FrameContext, Layout, states_to_run
 from stator.resume.state import UNBOUND as STATE_UNBOUND
@@ -23,15 +24,11 @@ IN_PLACE: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-class _End:
-    def __repr__(self) -> str:
-        return "<end of iteration>"
-
-
 class Support:
     """The namespace `make`."""
 
-    END = _End()
+    END = END
+    peek = staticmethod(peek)
 
     @staticmethod
     def new(cls: type) -> Any:

@@ -41,7 +41,7 @@ from stator.guards.modes import read_modes
 from stator.guards.reference import all_misses, explain_miss
 from stator.reasons.wording import describe_break
 from stator.resume.layout import FrameContext, Layout, frames_to_trace, states_to_run
-from stator.resume.leave import residual_of
+from stator.resume.leave import Residual, residual_of
 from stator.resume.state import run_chain
 from stator.runtime import stance
 from stator.sizes.lowering import lower_guards
@@ -179,21 +179,29 @@ class Place:
         number = len(self.records)
         start = time.perf_counter()
         self._report_start("recompile" if number else "continuation" if self.parent else "first_call")
-        result = self.trace(function, values)
+        known: dict[int, Break] = {}
+        while True:
+            result = self.trace(function, values, known)
+            if result.ending is Ending.SKIPPED:
+                stages = {"capture": time.perf_counter() - start}
+                self._report_end(start, stages, result)
+                return self._publish_eager(result, "skip_frame")
+            try:
+                residual = residual_of(result, len(values), self.region.continuation)
+                break
+            except Break as broke:
+                if broke.born is None or broke.born in known:
+                    # What is live at the break (or returned) cannot be rebuilt: the whole frame runs eagerly.
+                    result.broke = broke
+                    self._report_break(result)
+                    self._report_end(start, {"capture": time.perf_counter() - start}, result)
+                    return self._publish_eager(result, broke.reason)
+                # Let plain Python make what cannot be rebuilt.
+                known[broke.born] = broke
         stages = {"capture": time.perf_counter() - start}
-        if result.ending is Ending.SKIPPED:
-            self._report_end(start, stages, result)
-            return self._publish_eager(result, "skip_frame")
         if result.broke is not None:
             self._report_break(result)
-        try:
-            entry = self._finish(result, values, stages)
-        except Break as broke:
-            # What is live at the break (or returned) cannot be rebuilt: the whole frame runs eagerly.
-            result.broke = broke
-            self._report_break(result)
-            self._report_end(start, stages, result)
-            return self._publish_eager(result, broke.reason)
+        entry = self._finish(result, residual, stages)
         self._report_end(start, stages, result)
         return entry
 
@@ -244,9 +252,8 @@ class Place:
             line="" if where is None else linecache.getline(where.file, where.line).strip(),
         )
 
-    def _finish(self, result: Trace, values: tuple[Any, ...], stages: dict[str, float]) -> Any:
+    def _finish(self, result: Trace, residual: Residual, stages: dict[str, float]) -> Any:
         tracer = result.tracer
-        residual = residual_of(result, len(values), self.region.continuation)
         graph = None
         if tracer.graph.operations:
             start = time.perf_counter()
@@ -323,7 +330,7 @@ class Place:
 
     # Provided by the kinds of place
 
-    def trace(self, function: Any, values: tuple[Any, ...]) -> Trace:
+    def trace(self, function: Any, values: tuple[Any, ...], known: dict[int, Break]) -> Trace:
         raise NotImplementedError
 
     def run_eagerly(self, function: Any, values: tuple[Any, ...]) -> Any:
@@ -373,8 +380,8 @@ class FunctionPlace(Place):
         super().__init__(region, code.co_qualname, region.number)
         self.code = code
 
-    def trace(self, function: Any, values: tuple[Any, ...]) -> Trace:
-        return trace_function(function, values, read_modes(), self.prepare)
+    def trace(self, function: Any, values: tuple[Any, ...], known: dict[int, Break]) -> Trace:
+        return trace_function(function, values, read_modes(), self.prepare, known)
 
     def run_eagerly(self, function: Any, values: tuple[Any, ...]) -> Any:
         return call_bound(function, function.__code__, values)
@@ -398,7 +405,7 @@ class ContinuationPlace(Place):
         self.contexts = contexts
         self.callable = core.Continuation(self.table, self.on_miss, layout.names())
 
-    def trace(self, function: Any, values: tuple[Any, ...]) -> Trace:
+    def trace(self, function: Any, values: tuple[Any, ...], known: dict[int, Break]) -> Trace:
         modes = read_modes()
 
         def start() -> Tracer:
@@ -409,7 +416,7 @@ class ContinuationPlace(Place):
         def make_frames(tracer: Tracer) -> list[Frame]:
             return frames_to_trace(self.layout, self.contexts, values, tracer, tracer.tree)
 
-        return trace(start, make_frames, self.prepare)
+        return trace(start, make_frames, self.prepare, known)
 
     def run_eagerly(self, function: Any, values: tuple[Any, ...]) -> Any:
         return run_chain(states_to_run(self.layout, self.contexts, values, before=True))

@@ -250,6 +250,7 @@ def _build_class(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any
     cell = tracer.run(frame)
     cls = tracer.native(metaclass, name, tuple(bases), frame.names, **kwargs)
     tracer.own_functions[id(cls)] = cls
+    tracer.born[id(cls)] = tracer.frames[-1].step
     if cell is not None and cell is not UNBOUND and type(cell).__name__ == "cell":
         cell.cell_contents = cls
     return cls

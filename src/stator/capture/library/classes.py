@@ -22,6 +22,7 @@ def _type(tracer: Tracer, cls: type, args: list[Any], kwargs: dict[str, Any]) ->
     if cls is type and len(args) == 3:
         made = tracer.native(type, *args, **kwargs)
         tracer.own_functions[id(made)] = made
+        tracer.born[id(made)] = tracer.frames[-1].step
         return made
     return NotImplemented
 
