@@ -64,12 +64,6 @@ def _rule(*operators: OpOverload) -> Callable[[Callable[..., Any]], Callable[...
     return register
 
 
-def fresh(like: torch.Tensor, sizes: list[Size], strides: list[Size] | None = None, dtype: Any = None) -> torch.Tensor:
-    """A new meta tensor."""
-    strides = shapes.contiguous_strides(sizes) if strides is None else strides
-    return shapes.empty_strided(sizes, strides, dtype or like.dtype, like.device)
-
-
 def view(tensor: torch.Tensor, sizes: list[Size], strides: list[Size], offset: Size | None = None) -> torch.Tensor:
     """A view of a meta tensor."""
     return shapes.as_strided(tensor, sizes, strides, tensor.storage_offset() if offset is None else offset)
@@ -91,8 +85,7 @@ def _pointwise(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return NotImplemented
     tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     sizes, strides = shapes.pointwise_layout([_layout(tensor) for tensor in tensors])
-    small_args, small_kwargs = pytree.tree_map_only(torch.Tensor, _one_element, (args, kwargs))
-    results = op(*small_args, **small_kwargs)
+    kinds = _result_kinds(op, args, kwargs)
     target = args[0] if isinstance(args[0], torch.Tensor) else None
     if op._schema.is_mutable:
         if target is None or not all(map(shapes.equal, target.shape, sizes)) or len(sizes) != target.dim():
@@ -100,7 +93,35 @@ def _pointwise(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return target
     if memory_format is torch.contiguous_format:
         strides = shapes.contiguous_strides(sizes)
-    return pytree.tree_map_only(torch.Tensor, lambda result: fresh(result, list(sizes), list(strides)), results)
+    return pytree.tree_map_only(
+        torch.dtype, lambda dtype: shapes.empty_strided(sizes, strides, dtype, tensors[0].device), kinds
+    )
+
+
+_kinds: dict[Any, Any] = {}  # operands' dtypes -> results' dtypes: the same few recur through a model
+
+
+def _result_kinds(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The operator's results with a dtype in the place of each tensor."""
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    key = (op, structure, torch.get_default_dtype(), *(_kind_of(leaf) for leaf in leaves))
+    found = _kinds.get(key)
+    if found is None:
+        small = pytree.tree_unflatten(
+            [_one_element(x) if isinstance(x, torch.Tensor) else x for x in leaves], structure
+        )
+        found = pytree.tree_map_only(torch.Tensor, lambda result: result.dtype, op(*small[0], **small[1]))
+        if len(_kinds) > 4096:
+            _kinds.clear()
+        _kinds[key] = found
+    return found
+
+
+def _kind_of(leaf: Any) -> Any:
+    """What the dtype of a result may hang on: a tensor's dtype, whether it has dimensions, the type of a number."""
+    if isinstance(leaf, torch.Tensor):
+        return leaf.dtype, leaf.dim() == 0
+    return type(leaf) if isinstance(leaf, (bool, int, float, complex, torch.SymInt, torch.SymFloat)) else leaf
 
 
 # Tagged pointwise, but with arguments that are no operands, or results of another shape.

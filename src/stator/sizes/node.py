@@ -91,7 +91,10 @@ class SizeNode(_TorchNode):  # type: ignore[misc]
         return self.expr.constant is not None
 
     def maybe_as_int(self) -> int | None:
-        return self._settled() if self.pytype is int else None
+        if self.pytype is not int:
+            return None
+        # C++ asks this of every size, so the common answer is kept short
+        return self._settled() if self.context.facts.replacements else self.expr.constant
 
     def maybe_as_float(self) -> float | None:
         return self._settled() if self.pytype is float else None

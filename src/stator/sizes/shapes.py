@@ -62,7 +62,8 @@ def known_equal(left: Size, right: Size) -> bool:
     if isinstance(left, int) and isinstance(right, int):
         return left == right
     context = _context(left, right)
-    return context.facts.decide(context.algebra.eq(context.expr_of(left), context.expr_of(right))) is True
+    first, second = context.expr_of(left), context.expr_of(right)
+    return first is second or context.facts.decide(context.algebra.eq(first, second)) is True
 
 
 def equal(left: Size, right: Size) -> bool:
