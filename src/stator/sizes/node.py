@@ -94,7 +94,8 @@ class SizeNode(_TorchNode):  # type: ignore[misc]
         if self.pytype is not int:
             return None
         # C++ asks this of every size, so the common answer is kept short
-        return self._settled() if self.context.facts.replacements else self.expr.constant
+        value: int | None = self._settled() if self.context.facts.replacements else self.expr.constant
+        return value
 
     def maybe_as_float(self) -> float | None:
         return self._settled() if self.pytype is float else None
