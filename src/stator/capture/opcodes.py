@@ -382,9 +382,7 @@ def build_list(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
 @opcode("BUILD_SET")
 def build_set(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
     start = len(frame.stack) - instruction.arg
-    parts = frame.stack[start:]
-    for part in parts:
-        tracer.check_hashable(part)
+    parts = [tracer.check_hashable(part) for part in frame.stack[start:]]
     value = tracer.native(set, parts)
     del frame.stack[start:]
     frame.stack.append(value)
@@ -394,9 +392,8 @@ def build_set(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
 def build_map(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
     start = len(frame.stack) - 2 * instruction.arg
     parts = frame.stack[start:]
-    for key in parts[::2]:
-        tracer.check_hashable(key)
-    value = tracer.native(lambda: dict(zip(parts[::2], parts[1::2], strict=True)))
+    keys = [tracer.check_hashable(key) for key in parts[::2]]
+    value = tracer.native(lambda: dict(zip(keys, parts[1::2], strict=True)))
     del frame.stack[start:]
     frame.stack.append(value)
 
@@ -433,8 +430,7 @@ def list_append(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("SET_ADD")
 def set_add(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
-    value = frame.stack[-1]
-    tracer.check_hashable(value)
+    value = tracer.check_hashable(frame.stack[-1])
     tracer.native(set.add, frame.stack[-1 - instruction.arg], value)
     frame.stack.pop()
 
@@ -442,7 +438,7 @@ def set_add(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
 @opcode("MAP_ADD")
 def map_add(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
     key, value = frame.stack[-2:]
-    tracer.check_hashable(key)
+    key = tracer.check_hashable(key)
     tracer.native(dict.__setitem__, frame.stack[-2 - instruction.arg], key, value)
     del frame.stack[-2:]
 
@@ -469,9 +465,7 @@ def list_to_tuple(tracer: Tracer, frame: Frame, instruction: Instruction) -> Non
 @opcode("SET_UPDATE")
 def set_update(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
     target, values = frame.stack[-1 - instruction.arg], frame.stack[-1]
-    parts = tracer.listed(values)
-    for part in parts:
-        tracer.check_hashable(part)
+    parts = [tracer.check_hashable(part) for part in tracer.listed(values)]
     tracer.native(set.update, target, parts)
     frame.stack.pop()
 

@@ -411,8 +411,7 @@ class Operators(TracerState):
         return self.native(lambda: (list if isinstance(container, list) else tuple).__getitem__(container, key))
 
     def _dict_item(self, container: dict[Any, Any], key: Any) -> Any:
-        key = specialised(key)
-        self.check_hashable(key)
+        key = self.check_hashable(key)
         self.world.read_key(container, key)
         try:
             return dict.__getitem__(container, key)
@@ -443,7 +442,7 @@ class Operators(TracerState):
             self.call(InstanceDictMethod(container, "__setitem__"), [key, value], {})
             return
         if isinstance(container, dict):
-            self.check_hashable(key)
+            key = self.check_hashable(key)
             self.world.read_key(container, key)
             ordered = isinstance(container, collections.OrderedDict)
             put = collections.OrderedDict.__setitem__ if ordered else dict.__setitem__
@@ -471,7 +470,7 @@ class Operators(TracerState):
             self.call(InstanceDictMethod(container, "__delitem__"), [key], {})
             return
         if isinstance(container, dict):
-            self.check_hashable(key)
+            key = self.check_hashable(key)
             self.world.read_key(container, key)
             base: Any = collections.OrderedDict if isinstance(container, collections.OrderedDict) else dict
             self.native(base.__delitem__, container, key)
@@ -497,13 +496,13 @@ class Operators(TracerState):
         if type(container) is InstanceDict:
             return bool(self.call(InstanceDictMethod(container, "__contains__"), [item], {}))
         if isinstance(container, dict) or type(container) is type({}.keys()):
-            self.check_hashable(item)
+            item = self.check_hashable(item)
             if isinstance(container, dict):
                 self.world.read_key(container, item)
                 return bool(self.native(dict.__contains__, container, item))
             return bool(self.native(operator.contains, container, item))
         if isinstance(container, (set, frozenset)):
-            self.check_hashable(item)
+            item = self.check_hashable(item)
             self.world.read(container)
             return bool(self.native(operator.contains, container, item))
         if type(container) in (str, bytes, range):
@@ -517,22 +516,25 @@ class Operators(TracerState):
         self.world.read(container)
         return list(container)
 
-    def check_hashable(self, value: Any) -> None:
-        """Hashing an object of the program runs its `__hash__` in C, on real attributes: only by identity is fine."""
+    def check_hashable(self, value: Any) -> Any:
+        """The value, to be hashed; symbolic numbers in it are what they are in this call.
+
+        Hashing an object of the program runs its `__hash__` in C, on real attributes: only by identity is fine.
+        """
+        value = specialised(value)
         if is_constant(value) or type(value) is AbstractTensor:
-            return
+            return value
         if type(value) is tuple:
             self.world.read(value)
-            for part in value:
-                self.check_hashable(part)
-            return
+            parts = tuple(self.check_hashable(part) for part in value)
+            return value if all(new is old for new, old in zip(parts, value, strict=True)) else parts
         method = lookup_special(type(value), "__hash__")
         if method is object.__hash__ or not isinstance(method, types.FunctionType):
-            return
+            return value
         if not self.world.is_outside(value) and not self.overlay_of(value):
-            return  # the trace's own object: its attributes are where its methods look
+            return value  # the trace's own object: its attributes are where its methods look
         if isinstance(value, torch.nn.Module):
-            return
+            return value
         raise Break("c_reads_object", f"hashing a {type(value).__name__}")
 
     # Formatting

@@ -212,7 +212,7 @@ class TracerState:
     def pairs_of(self, value: Any) -> dict[Any, Any]:
         raise NotImplementedError
 
-    def check_hashable(self, value: Any) -> None:
+    def check_hashable(self, value: Any) -> Any:
         raise NotImplementedError
 
     def is_instance(self, value: Any, kinds: Any) -> bool:

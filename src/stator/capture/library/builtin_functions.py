@@ -109,7 +109,7 @@ def _hash(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return tracer.call(tracer.special(value, "__hash__"), [], {})
     if type(value) is AbstractTensor:
         return _id(tracer, args, kwargs)
-    tracer.check_hashable(value)
+    value = tracer.check_hashable(value)
     if type(value).__hash__ is object.__hash__:
         return hash(_id_holder(tracer, value))
     tracer.world.read_deep(value)

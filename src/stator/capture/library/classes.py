@@ -38,8 +38,7 @@ def _listed(tracer: Tracer, cls: type, args: list[Any], kwargs: dict[str, Any]) 
         return tracer.native(cls, *args, **kwargs)
     items = tracer.listed(args[0]) if args else []
     if cls in (set, frozenset):
-        for item in items:
-            tracer.check_hashable(item)
+        items = [tracer.check_hashable(item) for item in items]
     return tracer.native(cls, items)
 
 

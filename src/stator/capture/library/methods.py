@@ -157,22 +157,20 @@ def _run(tracer: Tracer, row: Row, function: Any, name: str, args: list[Any], kw
     elif row.reads == "length":
         world.read_length(target)
     elif row.reads == "key" and rest:
-        tracer.check_hashable(rest[0])
+        rest = [tracer.check_hashable(rest[0]), *rest[1:]]
         world.read_key(target, rest[0])
     if row.arguments == "iterable":
         if isinstance(target, (set, frozenset)) or name == "fromkeys":
             rest = [tracer.listed(part) if not isinstance(part, (set, frozenset, list)) else part for part in rest]
             for part in rest:
                 world.read(part)
-                for item in part:
-                    tracer.check_hashable(item)
+            rest = [[tracer.check_hashable(item) for item in part] if type(part) is list else part for part in rest]
         else:
             rest = tracer.for_c(rest)
     elif row.arguments == "mapping":
         return _update(tracer, function, target, rest, kwargs)
     elif row.arguments == "key":
-        for part in rest[:1]:
-            tracer.check_hashable(part)
+        rest = [*map(tracer.check_hashable, rest[:1]), *rest[1:]]
     elif row.arguments == "compare":
         return _search(tracer, function, name, target, rest)
     elif row.arguments == "callback":
@@ -199,11 +197,10 @@ def _update(tracer: Tracer, function: Any, target: Any, rest: list[Any], kwargs:
                 if len(parts) != 2:
                     text = f"dictionary update sequence element #0 has length {len(parts)}; 2 is required"
                     raise UserException(ValueError(text))
-                tracer.check_hashable(parts[0])
-                pairs[parts[0]] = parts[1]
+                pairs[tracer.check_hashable(parts[0])] = parts[1]
     world = tracer.world
     for key, value in (*pairs.items(), *kwargs.items()):
-        tracer.check_hashable(key)
+        key = tracer.check_hashable(key)
         world.read_key(target, key)
         put = collections.OrderedDict.__setitem__ if isinstance(target, collections.OrderedDict) else dict.__setitem__
         if type(target).__setitem__ not in (dict.__setitem__, collections.OrderedDict.__setitem__):

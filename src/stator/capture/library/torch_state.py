@@ -76,7 +76,8 @@ READS = (
     torch.distributed.is_available, torch._C._functorch.maybe_current_level, torch._C._autograd._profiler_enabled,
     torch._C._get_deterministic_algorithms, torch._C._get_cudnn_enabled, torch._C._get_cublas_allow_tf32,
     torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack, torch.is_warn_always_enabled,
-    torch._C._is_any_autocast_enabled, torch.overrides.is_tensor_method_or_property,
+    torch._C._is_any_autocast_enabled, torch._C._is_autocast_available, torch._C._get_privateuse1_backend_name,
+    torch._C._is_torch_function_mode_enabled, torch.overrides.is_tensor_method_or_property,
 )  # fmt: skip
 SETS = (torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype,
         torch.set_autocast_cache_enabled, torch.autocast_increment_nesting, torch.autocast_decrement_nesting,
