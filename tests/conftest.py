@@ -1,0 +1,9 @@
+"""What holds for every test: no persistent state of one test, or of the user, reaches another."""
+
+import os
+import tempfile
+
+# Compiled code and profiles go to a folder of this run, so that no test sees what an earlier run left.
+if "STATOR_CACHE_DIR" not in os.environ:
+    _folder = tempfile.TemporaryDirectory(prefix="stator-tests-")
+    os.environ["STATOR_CACHE_DIR"] = _folder.name
