@@ -181,8 +181,14 @@ SHARING = {
     "base_and_view": (lambda x, y: (x.mul_(2), y + 1), views(lambda t: t[1])),
     "view_written": (lambda x, y: (y.add_(1), x * 2, y * 3)[1:], views(lambda t: t[1])),
     "two_views_written": (lambda x, y, z: (y.add_(1), z.mul_(2), x * 2), views(lambda t: t[1:3], lambda t: t.t()[2])),
-    "views_without_their_base": (lambda y, z: (y.add_(1), z * 2), lambda: views(lambda t: t[1:3], lambda t: t[2:])()[1:]),
-    "detached_alias": (lambda y, z: (y.add_(1), z * 2), lambda: (lambda t: (t[0].detach(), t.detach()))(torch.randn(3, 3))),
+    "views_without_their_base": (
+        lambda y, z: (y.add_(1), z * 2),
+        lambda: views(lambda t: t[1:3], lambda t: t[2:])()[1:],
+    ),
+    "detached_alias": (
+        lambda y, z: (y.add_(1), z * 2),
+        lambda: (lambda t: (t[0].detach(), t.detach()))(torch.randn(3, 3)),
+    ),
     "not_written": (lambda y, z, w: y * z.sum() * w, lambda: (*views(lambda t: t[1:3])(), parameter(4, 4))),
 }
 
@@ -212,3 +218,151 @@ def test_arguments_that_share_memory_later_run_as_in_eager():
     assert torch.equal(found, expected) and torch.equal(mine, memory)
     (found,) = compiled(torch.ones(4), torch.ones(4))
     assert torch.equal(found, torch.full((4,), 2.0))
+
+
+@both
+@pytest.mark.parametrize("which", [(0,), (1,), (2,), (0, 2)])
+def test_results_without_gradient_cost_nothing(which, backend, exact):
+    """Where only some results are differentiated, operators of the others never run, as in eager."""
+    from .torch_level import record
+
+    def program(x, w, v):
+        h = torch.tanh(x @ w)
+        return h.sum(), torch.log(h * 0).sum(), F.layer_norm(h * v, (3,)).softmax(-1)
+
+    args = (torch.randn(2, 3), parameter(3, 3), parameter(3))
+    module, _ = record(program, *args)
+    compiled = backend(module, args)
+    found = []
+    for run in (program, compiled):
+        results = run(*args)
+        outputs = [results[place] for place in which]
+        weights = [torch.full_like(output, 0.5) for output in outputs]
+        found.append(torch.autograd.grad(outputs, args[1:], weights, allow_unused=True))
+    for one, other in zip(*found):
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(one, other, equal_nan=True, **({"rtol": 0, "atol": 0} if exact else {}))
+
+
+def test_gradient_twice_is_a_reasoned_error():
+    from .torch_level import record
+
+    module, _ = record(lambda x: (x**3).sum(), leaf(3))
+    x = leaf(3)
+    (y,) = aot_eager(module, [x])(x)
+    (first,) = torch.autograd.grad(y, x, create_graph=True)
+    assert torch.allclose(first, 3 * x.detach() ** 2)
+    with pytest.raises(Exception, match="aot_double_backward"):
+        first.sum().backward()
+
+
+def test_backward_twice_and_retained():
+    from .torch_level import record
+
+    module, _ = record(lambda x: (x**3).sum(), leaf(3))
+    x = leaf(3)
+    compiled = aot_eager(module, [x])
+    (y,) = compiled(x)
+    y.backward(retain_graph=True)
+    y.backward()
+    assert torch.allclose(x.grad, 6 * x.detach() ** 2)
+    with pytest.raises(RuntimeError, match="second time"):
+        y.backward()
+
+
+def test_changing_a_kept_parameter_before_backward_is_an_error_as_in_eager():
+    from .torch_level import record
+
+    module, _ = record(lambda x, w: (x * w).sin().sum(), leaf(3), parameter(3))
+    x, w = leaf(3), parameter(3)
+    (y,) = aot_eager(module, [x, w])(x, w)
+    with torch.no_grad():
+        w.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+
+
+def test_kept_values_go_through_hooks_and_are_freed():
+    from .torch_level import record
+
+    module, _ = record(lambda x, w: torch.tanh(x @ w).sin().sum(), leaf(3, 3), parameter(3, 3))
+    x, w = leaf(3, 3), parameter(3, 3)
+    compiled = aot_eager(module, [x, w])
+    seen = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: seen.append(t) or t, lambda t: t):
+        (y,) = compiled(x, w)
+    assert len(seen) >= 3
+    y.backward()
+
+
+def test_errors_only_backward_raises_wait_for_it():
+    from .torch_level import record
+
+    def program(x, w):
+        y = x * w
+        loss = (y * y).sum()
+        y.add_(1)
+        return loss
+
+    module, _ = record(program, torch.randn(3), parameter(3))
+    x, w = torch.randn(3), parameter(3)
+    (loss,) = aot_eager(module, [x, w])(x, w)
+    assert torch.equal(loss, program(x, w))
+    with pytest.raises(RuntimeError, match="inplace operation"):
+        loss.backward()
+
+
+def test_events_carry_graphs_with_user_lines():
+    from stator import events
+
+    from .torch_level import record
+
+    seen = []
+    end = events.subscribe(seen.append, {"aot_graph", "aot_joint_graph"})
+    try:
+        module, _ = record(lambda x, w: torch.tanh(x @ w).sum(), torch.randn(2, 3), parameter(3, 3))
+        x, w = torch.randn(2, 3), parameter(3, 3)
+        aot_eager(module, [x, w])(x, w)[0].backward()
+    finally:
+        end()
+    assert [event.fields.get("which", "joint") for event in seen] == ["joint", "forward", "backward"]
+    for event in seen:
+        for node in event.fields["graph_module"].graph.nodes:
+            if node.op == "call_function":
+                assert "File" in node.meta["stack_trace"], node
+
+
+def test_min_cut_keeps_less_than_eager_and_a_budget_less_still():
+    from stator import config
+    from stator.aot.backends import graphs_of
+
+    from .torch_level import record
+
+    def program(x, w):
+        for _ in range(4):
+            x = F.gelu(x @ w) * torch.sigmoid(x) + x.tanh()
+        return x.sum()
+
+    module, _ = record(program, torch.randn(16, 16), parameter(16, 16))
+    args = [torch.randn(16, 16), parameter(16, 16)]
+
+    def kept(how):
+        from stator.aot import backend
+        from stator.aot.backends import run_as_is
+
+        found = []
+
+        def compiler(graph, inputs):
+            outputs = next(node for node in graph.graph.nodes if node.op == "output").args[0]
+            found.append(sum(node.meta["val"].numel() for node in outputs[1:]))
+            return run_as_is(graph, inputs)
+
+        result = backend(compiler, run_as_is, partition=how)(module, args)(*args)
+        result[0].backward()
+        return found[0]
+
+    assert kept("min-cut") < kept("default")
+    with config.patch(activation_memory_budget=0.2):
+        assert kept("min-cut") <= 0.2 * kept("default")
+    assert set(graphs_of(module, args)) == {"forward"}

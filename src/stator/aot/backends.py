@@ -24,6 +24,7 @@ import torch.fx
 
 from stator import events
 from stator.aot import decompositions as decomposition_sets
+from stator.aot.absent import without
 from stator.aot.abstract import AbstractTensor
 from stator.aot.export import Compiler, to_graph_module
 from stator.aot.interpret import lift
@@ -121,10 +122,10 @@ def _training(
     backward_tape = split.backward
     kinds = [isinstance(step.value, torch.Tensor) for step in backward_tape.inputs[: len(split.kept)]]
 
-    def compile_backward() -> Callable[..., Any]:
-        module = to_graph_module(backward_tape, "Backward")
-        events.emit("aot_graph", which="backward", graph_module=module)
-        return bw_compiler(module, [step.value for step in backward_tape.inputs])
+    def compile_backward(absent: tuple[bool, ...]) -> Callable[..., Any]:
+        if not any(absent):
+            return _compile_tape(backward_tape, bw_compiler)
+        return _partial(backward_tape, len(split.kept), absent, bw_compiler)
 
     return Plan(
         joint,
@@ -138,6 +139,30 @@ def _training(
         values=_further(split, joint),
         compile_id=events.current_compile_id(),
     )
+
+
+def _compile_tape(tape: Tape, compiler: Compiler) -> Callable[..., Any]:
+    module = to_graph_module(tape, "Backward")
+    events.emit("aot_graph", which="backward", graph_module=module)
+    return compiler(module, [step.value for step in tape.inputs])
+
+
+def _partial(tape: Tape, kept: int, absent: tuple[bool, ...], compiler: Compiler) -> Callable[..., Any]:
+    """The backward without some gradients, called as if all were there: `None` in their places, and for what is gone."""
+    tangents = tape.inputs[kept:]
+    short = without(tape, {step for step, gone in zip(tangents, absent, strict=True) if gone})
+    mask = [output is not None for output in short.outputs]
+    if not any(mask):
+        return lambda *_: (None,) * len(mask)
+    short.outputs = [output for output in short.outputs if output is not None]
+    compiled = _compile_tape(short, compiler)
+    present = [place for place, gone in enumerate(absent) if not gone]
+
+    def run(*values: Any) -> tuple[Any, ...]:
+        made = iter(compiled(*values[:kept], *[values[kept + place] for place in present]))
+        return tuple([next(made) if there else None for there in mask])
+
+    return run
 
 
 def _further(split: Split, joint: Joint) -> int:

@@ -34,7 +34,7 @@ class Plan:
 
     joint: Joint
     forward: Callable[..., Any]
-    compile_backward: Callable[[], Callable[..., Any]] | None
+    compile_backward: Callable[[tuple[bool, ...]], Callable[..., Any]] | None  # given which gradients are absent
     kept: list[tuple[str, int]]
     kept_is_tensor: list[bool]
     tangents: list[torch.Tensor]  # abstract gradients, in order of `joint.tangent_of`
@@ -47,21 +47,28 @@ class Plan:
     tensor_inputs: Sequence[bool] = ()  # per argument of the caller
     distinct_memories: int | None = None  # how many memories they had between them when the graph was made
     backward: Callable[..., Any] | None = None
+    backwards: dict[tuple[bool, ...], Callable[..., Any]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     compile_id: events.CompileId | None = None
 
     def ensure_backward(self) -> Callable[..., Any]:
         """The compiled backward; compiled by whoever asks first."""
+        self.backward = self.partial_backward((False,) * len(self.tangents))
+        return self.backward
+
+    def partial_backward(self, absent: tuple[bool, ...]) -> Callable[..., Any]:
+        """The backward for calls in which some results have no gradient; see `absent`."""
         with self.lock:
-            if self.backward is None:
+            found = self.backwards.get(absent)
+            if found is None:
                 assert self.compile_backward is not None
                 if self.compile_id is None:
-                    self.backward = self.compile_backward()
+                    found = self.compile_backward(absent)
                 else:
                     with events.compiling(self.compile_id):
-                        self.backward = self.compile_backward()
-                self.compile_backward = None
-            return self.backward
+                        found = self.compile_backward(absent)
+                self.backwards[absent] = found
+            return found
 
 
 class _NoDoubleBackward(torch.autograd.Function):
@@ -237,16 +244,12 @@ def _backward(code: _Code, plan: Plan, arguments: list[str], returned: list[int]
     if joint.backward_error is not None:
         code.add(1, f"raise {code.name('error', RuntimeError)}({joint.backward_error!r})")
         return
-    code.names.update(
-        plan=plan, is_grad_enabled=torch.is_grad_enabled, lay_out=_lay_out, settle_graph=_settle_graph, zeros=_zeros
-    )
+    code.names.update(plan=plan, is_grad_enabled=torch.is_grad_enabled, lay_out=_lay_out, settle_graph=_settle_graph)
     for place, tangent in zip(joint.tangent_of, plan.tangents, strict=True):
         like = code.name("like", _Like(tangent))
         static = all(isinstance(length, int) for length in (*tangent.shape, *tangent.stride()))
-        code.add(1, f"if g{place} is None:")
-        code.add(2, f"g{place} = zeros({like}, ctx)")
         if static:
-            code.add(1, f"elif g{place}.stride() != {tuple(tangent.stride())!r}:")
+            code.add(1, f"if g{place} is not None and g{place}.stride() != {tuple(tangent.stride())!r}:")
             code.add(2, f"g{place} = lay_out(g{place}, {like})")
     tensors = iter(range(sum(plan.kept_is_tensor)))
     numbers = iter(range(len(plan.kept_is_tensor)))
@@ -259,7 +262,11 @@ def _backward(code: _Code, plan: Plan, arguments: list[str], returned: list[int]
             f"saved[{next(tensors)}]" if kind else f"ctx.numbers[{next(numbers)}]" for kind in plan.kept_is_tensor
         ]
     passed += [f"g{place}" for place in joint.tangent_of]
-    code.add(1, "run = plan.backward or plan.ensure_backward()")
+    missing = [f"g{place} is None" for place in joint.tangent_of]
+    code.add(1, f"if {' or '.join(missing)}:")
+    code.add(2, f"run = plan.partial_backward(({', '.join(missing)},))")
+    code.add(1, "else:")
+    code.add(2, "run = plan.backward or plan.ensure_backward()")
     made = [f"d{place}" for place in joint.gradient_of]
     target = f"{', '.join(made)}{',' if len(made) == 1 else ''} = " if made else ""
     code.add(1, "with below_autograd():")
@@ -274,7 +281,7 @@ def _backward(code: _Code, plan: Plan, arguments: list[str], returned: list[int]
 
 
 class _Like:
-    """What a missing or oddly laid out gradient must look like."""
+    """What an oddly laid out gradient must look like."""
 
     __slots__ = ("device", "dtype", "shape", "stride")
 
@@ -283,10 +290,6 @@ class _Like:
         self.stride = tuple(tangent.stride())
         self.dtype = tangent.dtype
         self.device = tangent.device
-
-
-def _zeros(like: _Like, ctx: Any) -> torch.Tensor:
-    return torch.empty_strided(like.shape, like.stride, dtype=like.dtype, device=like.device).zero_()
 
 
 def _lay_out(gradient: torch.Tensor, like: _Like) -> torch.Tensor:
