@@ -283,13 +283,12 @@ class Operators(TracerState):
         if left is right:
             return True
         if type(left) is AbstractTensor or type(right) is AbstractTensor:
+            self.world.compare_identity(left, right)
             return False
         original, other = self.world.original_of(left), self.world.original_of(right)
         if original is other:
             return True
-        # None of an unguarded item: which object it is has just been used.
-        for value in (left, right):
-            self.world.guard_type(value)
+        self.world.compare_identity(left, right)
         return False
 
     def truth(self, value: Any, what: str = "bool") -> Any:

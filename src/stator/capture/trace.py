@@ -180,12 +180,14 @@ def _trace_once(tracer: Tracer, frames: list[Frame]) -> Trace:
         try:
             value = tracer.run_chain(frames)
         except Break as broke:
+            tracer.world.distinguish()
             return Trace(tracer, Ending.BROKE, before, Modes.now(), broke=broke)
         except SkipFrame:
             return Trace(tracer, Ending.SKIPPED, before, Modes.now())
         except UserException as error:
             return Trace(tracer, Ending.RAISED, before, Modes.now(), value=error.value)
         else:
+            tracer.world.distinguish()
             return Trace(tracer, Ending.RETURNED, before, Modes.now(), value=value)
         finally:
             tracer.finished = True

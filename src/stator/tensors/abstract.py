@@ -68,6 +68,7 @@ class AbstractTensor:
         "is_leaf",
         "kind",
         "layout",
+        "mutated",
         "node",
         "offset",
         "producer",
@@ -110,6 +111,7 @@ class AbstractTensor:
         self.base: AbstractTensor | None = None
         self.grad: Any = None
         self.attributes: dict[str, Any] | None = None
+        self.mutated = False  # whether an operation of the trace changed it in place
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:

@@ -83,6 +83,10 @@ def abstract_of(
 def refresh(tensor: AbstractTensor) -> None:
     """Take over what an in-place operation changed on the twin."""
     twin = tensor.twin
+    changed: AbstractTensor | None = tensor
+    while changed is not None:
+        changed.mutated = True
+        changed = changed.base
     tensor.shape = twin.shape
     if twin.layout is torch.strided:
         tensor.strides = twin.stride()

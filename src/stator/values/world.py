@@ -97,7 +97,9 @@ class World:
         self.shadow_of_copy: dict[int, Shadow] = {}
         self.tensors: dict[int, AbstractTensor] = {}
         self.overlays: dict[int, Overlay] = {}
+        self.forgotten: dict[int, set[str]] = {}  # id of an object -> attributes that only the trace gave and took
         self.touched: set[int] = set()
+        self.objects: dict[int, Any] = {}  # outside objects that are neither constants, containers nor tensors
         # Called with (value, source) before a plain number becomes a constant; may return a symbolic stand-in.
         self.generalise: Callable[[Any, Source], Any] | None = None
         # Called with each new abstract tensor from outside; may make sizes symbolic.
@@ -154,6 +156,7 @@ class World:
             return self._shadow_immutable(value, source)
         if isinstance(value, CONTAINERS):
             return self._shadow(value, source)
+        self.objects[identity] = value
         return value
 
     def _register(self, original: Any, copy: Any, source: Source) -> Shadow:
@@ -350,6 +353,10 @@ class World:
             overlay = self.overlays[id(target)] = Overlay(target)
             self.kept.append(target)
         overlay.writes.pop(name, None)
+        if value is DELETED and not self._stored(target, name):
+            # It was made by the trace, so that nothing of it is there to delete.
+            self.forgotten.setdefault(id(target), set()).add(name)
+            return
         overlay.writes[name] = value
 
     def written(self, target: Any, name: str) -> Any:
@@ -357,13 +364,108 @@ class World:
         overlay = self.overlays.get(id(target))
         if overlay is None:
             return NotImplemented
-        return overlay.writes.get(name, NotImplemented)
+        value = overlay.writes.get(name, NotImplemented)
+        if value is NotImplemented and name in self.forgotten.get(id(target), ()):
+            return DELETED
+        return value
+
+    def _stored(self, target: Any, name: str) -> bool:
+        """Whether an outside object really has what the trace deletes."""
+        original = self.original_of(target)
+        if type(original) is dict:
+            return name in original
+        if type(original) in (types.CellType, AbstractTensor):
+            return True
+        try:
+            names = object.__getattribute__(original, "__dict__")
+        except AttributeError:
+            names = {}
+        if name in names:
+            return True
+        for base in type(original).__mro__:
+            member = base.__dict__.get(name)
+            if type(member) is types.MemberDescriptorType:
+                try:
+                    member.__get__(original, type(original))
+                except AttributeError:
+                    return False
+                return True
+        return False
+
+    # Aliases
+
+    def compare_identity(self, left: Any, right: Any) -> None:
+        """The program saw that two values are not one object."""
+        for value, other in ((left, right), (right, left)):
+            source, known = self.sources.get(id(value)), self.sources.get(id(other))
+            if source is None or guard_kind(value) is not None:
+                continue
+            if known is not None and guard_kind(other) is None:
+                if type(value) is AbstractTensor or type(self.original_of(value)) is type(self.original_of(other)):
+                    source.guard("DIFFERENT", (known,), self.location())
+                    return
+                self.guard_type(value)
+                self.guard_type(other)
+                return
+            if guard_kind(other) == "IS":
+                source.guard("IS_NOT", other, self.location())
+            return
+
+    def distinguish(self) -> None:
+        """What the trace changed must not be, on a later call, another object that it used.
+
+        Tensors that modules hold as parameters and buffers are not told apart from each other: there are many, and
+        operations on one are seen through the other by any backend that keeps to the graph.
+        """
+        rows: dict[Any, list[tuple[Source, bool]]] = {}
+        for shadow in self.shadow_of_copy.values():
+            if isinstance(shadow.copy, CONTAINERS):
+                rows.setdefault(type(shadow.original), []).append((shadow.source, shadow.changed()))
+        for identity, held in self.objects.items():
+            overlay = self.overlays.get(identity)
+            changed = overlay is not None and bool(overlay.writes)
+            rows.setdefault(type(held), []).append((self.sources[identity], changed))
+        for tensor in self.tensors.values():
+            if tensor.source is not None and tensor.real is not None and (tensor.node is not None or tensor.mutated):
+                kind = (torch.Tensor, tensor.dtype, tensor.real.shape)
+                rows.setdefault(kind, []).append((tensor.source, tensor.mutated))
+        for members in rows.values():
+            if len(members) > 1 and any(changed for _, changed in members):
+                self._tell_apart([row for row in members if row[1] or _used(row[0])])
+
+    @staticmethod
+    def _tell_apart(members: list[tuple[Source, bool]]) -> None:
+        """One guard for each pair: a changed object looks at all that are unchanged and at those behind it."""
+        for index, (source, changed) in enumerate(members):
+            if not changed:
+                continue
+            held = _is_member(source)
+            others = tuple(
+                other
+                for place, (other, too) in enumerate(members)
+                if place != index and (place > index or not too) and not (held and _is_member(other))
+            )
+            if others:
+                source.guard("DIFFERENT", others, None)
 
     def changed_shadows(self) -> Iterator[Shadow]:
         """Outside containers that the trace changed."""
         for shadow in self.shadow_of_copy.values():
             if isinstance(shadow.copy, CONTAINERS) and shadow.changed():
                 yield shadow
+
+
+def _is_member(source: Source) -> bool:
+    """Whether a tensor is a parameter or buffer of a module."""
+    parent = source.parent
+    return parent is not None and parent.step == "ATTR" and parent.key in ("_parameters", "_buffers")
+
+
+def _used(source: Source) -> bool:
+    """Whether a trace looked into what a source gives."""
+    if len(source.guards) > 1 or any(kind not in ("TYPE_IS", "SAME") for kind, *_ in source.guards):
+        return True
+    return any(child.guards or _used(child) for child in source.children.values())
 
 
 def is_function(value: Any) -> bool:
