@@ -213,7 +213,7 @@ def test_wrong_offsets_are_found_out(monkeypatch):
     finally:
         monkeypatch.undo()
         assert calibrate.CALIBRATION is before
-        _native.use_level(calibrate.RAW)
+        _native.use_level(before.level)
 
 
 def test_modes_by_python_alone():
