@@ -1,8 +1,8 @@
 """The order in which guards are checked: cheap and discriminating first, yet never before what protects a load.
 
 Contract. `nodes_in_order` yields every node after its parent; `guard_order` the guards of a node, the type first.
-Guards over several nodes (`DEFERRED`) come after all nodes. The native machine and the explanation of misses both
-follow this order, so the miss that is reported first is the one that was met first.
+Guards over several nodes (`DEFERRED`) come after all nodes. The explanation of misses follows this order; the native
+machine does too, except that under one root it checks what it can remember before what it reads each time.
 
 Arguments come before global state and closed-over or global objects: they are what changes from call to call.
 """
