@@ -1,8 +1,8 @@
 """Backward graphs for results nobody took a gradient of.
 
-Contract. When a program differentiates only some results of a graph (the loss of a model that also returns logits), autograd
-hands the backward no gradient for the others. `without(tape, absent)` gives the backward tape for that case: what depends
-on absent gradients alone is gone, as in eager, where those operators never run. Filling in zeros would cost their
+Contract. When a program differentiates only some results of a graph (the loss of a model that also returns logits),
+autograd hands the backward no gradient for the others. `without(tape, absent)` gives the backward tape for that case:
+what depends on absent gradients alone is gone, as in eager, where those operators never run. Filling in zeros would cost their
 whole computation, and give NaN where eager gives none (zero times infinity).
 
 A value is *absent* if it is linear in absent gradients only. `add` of an absent and a present value is the present one.
@@ -10,8 +10,6 @@ An operator no rule knows gets zeros, which is always right up to zero times inf
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -61,9 +59,10 @@ def _present_part(step: Step, absent: set[Step]) -> Step | None:
         return None
     if len(step.args) != 2 or len(step.operands) != 2:
         return None
-    (present,) = [operand for operand in step.operands if operand not in absent] or [None]
-    if present is None:
+    parts = [operand for operand in step.operands if operand not in absent]
+    if len(parts) != 1:
         return None
+    present = parts[0]
     have, want = present.value, step.value
     same = have.shape == want.shape and have.dtype is want.dtype and have.stride() == want.stride()
     return present if same else None

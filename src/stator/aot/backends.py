@@ -148,7 +148,7 @@ def _compile_tape(tape: Tape, compiler: Compiler) -> Callable[..., Any]:
 
 
 def _partial(tape: Tape, kept: int, absent: tuple[bool, ...], compiler: Compiler) -> Callable[..., Any]:
-    """The backward without some gradients, called as if all were there: `None` in their places, and for what is gone."""
+    """The backward without some gradients, called as if all were there, with `None` in the places of those absent."""
     tangents = tape.inputs[kept:]
     short = without(tape, {step for step, gone in zip(tangents, absent, strict=True) if gone})
     mask = [output is not None for output in short.outputs]

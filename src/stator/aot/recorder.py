@@ -22,7 +22,9 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stator.aot import dynamo_free, rules
+from stator.aot import layer_rules as layer_rules  # registers its rows
 from stator.aot import meta as meta  # registers the fallback
+from stator.aot import view_rules as view_rules  # registers its rows
 from stator.aot.abstract import AbstractTensor, Storage, abstract_like, evaluate, map_tensors, view_of
 from stator.aot.operators import IDENTITIES, Facts, facts
 from stator.aot.refusal import refuse
