@@ -186,7 +186,12 @@ def frames_to_trace(
             else:
                 frame.stack.append(running.LastIndex(letter[1]))
         if row.substitutes:
-            frame.substitute = loaded()
+            half_made = pending()  # still under construction: nothing of it is looked at yet
+            frame.substitute = (
+                tracer.world.element(half_made.value, half_made.source)
+                if type(half_made) is running.Pending
+                else half_made
+            )
         frame.resumable = frame.suspended = True
         frames.append(frame)
     frames[-1].suspended = frames[-1].resumable = False

@@ -37,6 +37,9 @@ ITERATORS: tuple[type, ...] = (
     type(iter({}.items())), type(iter(set())), type(reversed([])), type(iter(collections.deque())), zip, enumerate,
     map, filter, reversed, type(iter(b"")), type(iter(collections.OrderedDict())),
 )  # fmt: skip
+HEAP_TYPE = 1 << 9
+# C types whose `__new__` makes an empty instance of any class derived from them in Python.
+SAFE_LAYOUTS = frozenset({object, list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict})
 INLINE_TYPES = (int, float, str, bool, type(None))
 
 
@@ -272,7 +275,8 @@ class ResidualBuilder:
         kind = type(value)
         if id(kind) in self.tracer.own_functions:
             raise Break("class_escapes", kind.__name__, self.tracer.born.get(id(kind)))
-        if isinstance(value, (list, dict, set, collections.deque)) or kind.__flags__ & (1 << 9):
+        layout = next(base for base in kind.__mro__ if not base.__flags__ & HEAP_TYPE)
+        if layout in SAFE_LAYOUTS:
             name = self._named(value, f"make.new({self.constant(kind)})")
         else:
             raise Break("cannot_rebuild", f"a {kind.__module__}.{kind.__qualname__}", self.tracer.born.get(id(value)))

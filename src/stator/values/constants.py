@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import re
 import types
+import typing
 from typing import Any
 
 import torch
@@ -26,13 +27,19 @@ BY_IDENTITY: frozenset[type] = frozenset(
 BY_TYPE_AND_TEXT: frozenset[type] = frozenset({torch.device})
 
 
+def is_free(function: Any) -> bool:
+    """Whether a builtin function is bound to nothing that has state (pybind11 binds functions to their description)."""
+    owner = function.__self__
+    return isinstance(owner, (type(None), type, types.ModuleType)) or type(owner).__name__.startswith("pybind11_")
+
+
 def guard_kind(value: Any) -> str | None:
     """How a constant is compared, or None for what is no constant."""
     kind = type(value)
     if kind in BY_VALUE:
         return "EQUALS"
     if kind in BY_IDENTITY:
-        if kind is types.BuiltinFunctionType and not isinstance(value.__self__, (type(None), type, types.ModuleType)):
+        if kind is types.BuiltinFunctionType and not is_free(value):
             return None  # bound to an object that may change
         return "IS"
     if kind in BY_TYPE_AND_TEXT:
@@ -50,7 +57,7 @@ def guard_kind(value: Any) -> str | None:
 
 
 def _is_typing_form(value: Any) -> bool:
-    return getattr(type(value), "__module__", None) == "typing"
+    return getattr(type(value), "__module__", None) == "typing" and type(value) is not typing.ForwardRef
 
 
 def is_constant(value: Any) -> bool:
