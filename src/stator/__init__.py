@@ -18,6 +18,7 @@ from stator.api.controls import (
 )
 from stator.api.install import install, uninstall
 from stator.api.session import cudagraph_mark_step_begin, load_cache_artifacts, reset, save_cache_artifacts, start
+from stator.api.views import explain
 from stator.observe.logs import set_logs
 from stator.observe.metrics import metrics
 from stator.runtime.stance import set_stance
@@ -32,6 +33,7 @@ __all__ = [
     "disable",
     "disallow_in_graph",
     "exc",
+    "explain",
     "forbid_in_graph",
     "graph_break",
     "install",

@@ -26,7 +26,8 @@ OUTSIDE = frozenset(
     {
         "item", "tolist", "data_ptr", "numpy", "__bool__", "__repr__", "__int__", "__float__", "__format__", "__get__",
         "__index__", "size", "dim", "__len__", "stride", "is_contiguous", "numel", "__reduce_ex__", "untyped_storage",
-        "__deepcopy__", "is_grad_enabled", "set_grad_enabled", "is_autocast_enabled", "__iter__", "unbind", "save", "nonzero", "__hash__", "storage_offset",
+        "__deepcopy__", "is_grad_enabled", "set_grad_enabled", "is_autocast_enabled", "__iter__",
+        "unbind", "save", "nonzero", "__hash__", "storage_offset",
     }
 )  # fmt: skip
 
@@ -48,7 +49,7 @@ class CountOperations(TorchFunctionMode):
         self.paused = 0
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not self.paused and getattr(function, "__name__", "") not in OUTSIDE:
+        if not self.paused and getattr(function, "__name__", "") not in OUTSIDE | MODES:
             self.count += 1
         return function(*args, **(kwargs or {}))
 

@@ -1,10 +1,10 @@
 """Looking at the next item of a C iterator without moving it.
 
-Contract. Code that goes on behind a graph break meets the iterators of the loops it stands in as live objects. What such
-an iterator gives next is handed to it beside the iterator itself, so that the loop's next turn can be traced with the
-rest of this one. `peek(iterator)` is that item, or `END`; the iterator is as it was. `peekable(iterator)` says for which
-iterators that can be done: those of builtin containers and ranges, and `enumerate`, `zip` and `reversed` over them. None
-of these run code of the program.
+Contract. Code that goes on behind a graph break meets the iterators of the loops it stands in as live objects. What
+such an iterator gives next is handed to it beside the iterator itself, so that the loop's next turn can be traced
+with the rest of this one. `peek(iterator)` is that item, or `END`; the iterator is as it was. `peekable(iterator)`
+says for which iterators that can be done: those of builtin containers and ranges, and `enumerate`, `zip` and
+`reversed` over them. None of these run code of the program.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class _End:
 END = _End()
 SIMPLE: frozenset[type] = frozenset(
     {
-        type(iter([])), type(iter(())), type(iter("")), type(iter(b"")), type(iter(range(0))), type(iter(range(1 << 70))),
-        type(reversed([])), type(iter(bytearray())),
+        type(iter([])), type(iter(())), type(iter("")), type(iter(b"")), type(iter(range(0))),
+        type(iter(range(1 << 70))), type(reversed([])), type(iter(bytearray())),
     }
 )  # fmt: skip
 # These become list iterators when they are rebuilt: their items are fixed by then.

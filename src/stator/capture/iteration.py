@@ -126,7 +126,6 @@ class Iteration(TracerState):
 
     def advance(self, iterator: Any) -> tuple[bool, Any]:
         """`next`: whether it is exhausted, else the next item."""
-        kind = type(iterator)
         if self.is_python_method(iterator, "__next__"):
             try:
                 return False, self.call(self.special(iterator, "__next__"), [], {})
