@@ -2,8 +2,8 @@
 
 Contract. When a program differentiates only some results of a graph (the loss of a model that also returns logits),
 autograd hands the backward no gradient for the others. `without(tape, absent)` gives the backward tape for that case:
-what depends on absent gradients alone is gone, as in eager, where those operators never run. Filling in zeros would cost
-their whole computation, and give NaN where eager gives none (zero times infinity).
+what depends on absent gradients alone is gone, as in eager, where those operators never run. Filling in zeros would
+cost their whole computation, and give NaN where eager gives none (zero times infinity).
 
 A value is *absent* if it is linear in absent gradients only. `add` of an absent and a present value is the present one.
 An operator no rule knows gets zeros, which is always right up to zero times infinity.
