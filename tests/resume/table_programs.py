@@ -15,16 +15,20 @@ import breaking
 
 @dataclass(frozen=True)
 class Kind:
-    """`breaks`: reasons of the breaks of one execution."""
+    """`breaks`: reasons of the breaks of one execution. `again`: its value differs from call to call."""
 
     name: str
     text: str
     breaks: tuple[str, ...]
+    again: bool = False
 
 
 @dataclass(frozen=True)
 class Place:
-    """`graphs` and `breaks`: how many of each, for a kind that breaks once. `exact`: all else runs in graphs."""
+    """`graphs` and `breaks`: how many of each, for a kind that breaks once. `exact`: all else runs in graphs.
+
+    `before`: what stands in front of the function. `again`: graphs compiled by a second call.
+    """
 
     name: str
     graphs: int
@@ -32,6 +36,7 @@ class Place:
     body: str
     exact: bool = True
     before: str = ""
+    again: int = 0
 
 
 KINDS = [
@@ -42,10 +47,10 @@ KINDS = [
     Kind("item", "y.sum().item()", ("tensor_to_python",)),
     Kind("tolist", "y.tolist()", ("tensor_to_python",)),
     Kind("numpy", "y.numpy().shape", ("tensor_to_python",)),
-    Kind("data_ptr", "(y.data_ptr() > 0)", ("tensor_to_python",)),
+    Kind("data_ptr", "(y.data_ptr() > 0)", ("data_dependent_operator",), again=True),
     Kind("branch", "(1 if y.sum() > -1000 else 2)", ("data_dependent_branch",)),
     Kind("float", "float(y[0])", ("tensor_to_python",)),
-    Kind("print_tensor", "print(y)", ("output",)),
+    Kind("print_tensor", "print(y)", ("tensor_to_python",)),
     Kind("sleep", "time.sleep(0)", ("opaque_callable",)),
     Kind("random", "random.random()", ("opaque_callable",)),
     Kind("process", "(os.getpid() > 0)", ("opaque_callable",)),
@@ -95,7 +100,7 @@ return y, v
     ),
     Place(
         "for_range",
-        3,
+        4,
         3,
         """
 for i in range(3):
@@ -107,8 +112,8 @@ return y + 1
     ),
     Place(
         "for_list_with_continue",
-        3,
-        3,
+        5,
+        4,
         """
 for i in [1, 2, 3, 4]:
     y = y + i
@@ -139,7 +144,7 @@ return y - 1
     ),
     Place(
         "while_loop",
-        3,
+        4,
         3,
         """
 i = 0
@@ -153,7 +158,7 @@ return y - 1
     ),
     Place(
         "nested_for",
-        4,
+        5,
         4,
         """
 for i in range(2):
@@ -193,7 +198,7 @@ return y, v
     Place(
         "with_generator",
         2,
-        1,
+        2,
         """
 y = y + 1
 with noted(log) as five:
@@ -206,7 +211,7 @@ return y, v
     Place(
         "with_two",
         2,
-        1,
+        2,
         """
 with Noted(log) as a, noted(log) as b:
     y = y * a
@@ -412,7 +417,7 @@ return y - 1
     ),
     Place(
         "list_comprehension",
-        3,
+        4,
         3,
         """
 y = y + 1
@@ -432,7 +437,7 @@ return {key: (value + 1, got) for key, (value, got) in values.items()}
     ),
     Place(
         "set_comprehension",
-        3,
+        2,
         2,
         """
 y = y + 1
@@ -442,7 +447,7 @@ return y * len(values)
     ),
     Place(
         "comprehension_condition",
-        3,
+        4,
         3,
         """
 y = y + 1
@@ -537,87 +542,6 @@ return total
 act = lambda y: (y + 1, E, y * 2)
 got = act(y)
 return got, got[0] + got[2]
-""",
-    ),
-    Place(
-        "property",
-        2,
-        1,
-        """
-class Holder:
-    def __init__(self, y):
-        self.y = y + 1
-    @property
-    def value(self):
-        y = self.y * 2
-        log.append(E)
-        return y - 1
-return Holder(y).value * 3
-""",
-    ),
-    Place(
-        "call_method",
-        2,
-        1,
-        """
-class Holder:
-    def __init__(self, y):
-        self.y = y + 1
-    def __call__(self, y):
-        y = y + self.y
-        self.v = E
-        return y * 2
-holder = Holder(y)
-return holder(y) - 1, holder.v
-""",
-    ),
-    Place(
-        "constructor",
-        2,
-        1,
-        """
-class Holder:
-    def __init__(self, y):
-        self.y = y + 1
-        self.v = E
-        self.z = y * 2
-holder = Holder(y)
-return holder.y + holder.z, holder.v
-""",
-    ),
-    Place(
-        "super_method",
-        2,
-        1,
-        """
-class Base:
-    def act(self, y):
-        y = y + 1
-        log.append(E)
-        return y * 2
-class Derived(Base):
-    def act(self, y):
-        return super().act(y) - 1
-return Derived().act(y) * 3
-""",
-    ),
-    Place(
-        "static_and_class_methods",
-        3,
-        2,
-        """
-class Holder:
-    @staticmethod
-    def first(y):
-        y = y + 1
-        log.append(E)
-        return y
-    @classmethod
-    def second(cls, y):
-        y = y * 2
-        log.append((cls.__name__, E))
-        return y
-return Holder.second(Holder.first(y)) - 1
 """,
     ),
     Place(
@@ -717,22 +641,6 @@ table = {"a": y + 1}
 table["b"] = E
 table["c"] = table["a"] * 2
 return table
-""",
-    ),
-    Place(
-        "augmented_attribute",
-        2,
-        1,
-        """
-class Holder:
-    pass
-holder = Holder()
-holder.y = y + 1
-def act(y):
-    log.append(E)
-    return 2
-holder.y *= act(y)
-return holder.y - 1
 """,
     ),
     Place(
@@ -874,37 +782,6 @@ return y * 2
 """,
     ),
     Place(
-        "operator_method",
-        2,
-        1,
-        """
-class Number:
-    def __init__(self, y):
-        self.y = y
-    def __add__(self, other):
-        y = self.y + other
-        log.append(E)
-        return y * 2
-return (Number(y + 1) + 3) - 1
-""",
-        exact=False,
-    ),
-    Place(
-        "item_method",
-        2,
-        1,
-        """
-class Table:
-    def __getitem__(self, key):
-        v = y * key
-        log.append(E)
-        return v + 1
-z = y - 1
-return Table()[3] * z
-""",
-        exact=False,
-    ),
-    Place(
         "sort_key",
         2,
         1,
@@ -918,47 +795,162 @@ return z * order[0]
 """,
         exact=False,
     ),
-    Place(
-        "iterator_class",
-        3,
-        2,
-        """
+    Place("property", 2, 1, """
+return WithProperty(y, log).value * 3
+""", before="""
+class WithProperty:
+    def __init__(self, y, log):
+        self.y = y + 1
+        self.log = log
+    @property
+    def value(self):
+        y = self.y * 2
+        self.log.append(E)
+        return y - 1
+"""),
+    Place("call_method", 2, 1, """
+holder = Called(y)
+return holder(y) - 1, holder.v
+""", before="""
+class Called:
+    def __init__(self, y):
+        self.y = y + 1
+    def __call__(self, y):
+        y = y + self.y
+        self.v = E
+        return y * 2
+"""),
+    Place("constructor", 2, 1, """
+holder = Constructed(y)
+return holder.y + holder.z, holder.v
+""", before="""
+class Constructed:
+    __slots__ = ("y", "v", "z")
+    def __init__(self, y):
+        self.y = y + 1
+        self.v = E
+        self.z = y * 2
+"""),
+    Place("super_method", 2, 1, """
+return Derived().act(y, log) * 3
+""", before="""
+class Base:
+    def act(self, y, log):
+        y = y + 1
+        log.append(E)
+        return y * 2
+class Derived(Base):
+    def act(self, y, log):
+        return super().act(y, log) - 1
+"""),
+    Place("static_and_class_methods", 3, 2, """
+return Methods.second(Methods.first(y, log), log) - 1
+""", before="""
+class Methods:
+    @staticmethod
+    def first(y, log):
+        y = y + 1
+        log.append(E)
+        return y
+    @classmethod
+    def second(cls, y, log):
+        y = y * 2
+        log.append((cls.__name__, E))
+        return y
+"""),
+    Place("augmented_attribute", 2, 1, """
+holder = Plain()
+holder.y = y + 1
+def act(y):
+    log.append(E)
+    return 2
+holder.y *= act(y)
+return holder.y - 1
+""", before="""
+class Plain:
+    pass
+"""),
+    Place("operator_method", 2, 1, """
+return (Number(y + 1, log) + 3) - 1
+""", exact=False, before="""
+class Number:
+    def __init__(self, y, log):
+        self.y, self.log = y, log
+    def __add__(self, other):
+        y = self.y + other
+        self.log.append(E)
+        return y * 2
+"""),
+    Place("item_method", 2, 1, """
+z = y - 1
+return Table(log, y)[3] * z
+""", exact=False, before="""
+class Table:
+    def __init__(self, log, y):
+        self.log, self.y = log, y
+    def __getitem__(self, key):
+        y = self.y
+        v = y * key
+        self.log.append(E)
+        return v + 1
+"""),
+    Place("iterator_class", 3, 2, """
+z = y + 1
+for step in Steps(log, y):
+    z = z * step
+return z - 1
+""", exact=False, before="""
 class Steps:
-    def __init__(self):
-        self.n = 0
+    def __init__(self, log, y):
+        self.n, self.log, self.y = 0, log, y
     def __iter__(self):
         return self
     def __next__(self):
         self.n += 1
+        y = self.y
         if self.n > 2:
             raise StopIteration
-        log.append(E)
+        self.log.append(E)
         return self.n
+"""),
+    Place("context_enter_exit", 3, 2, """
 z = y + 1
-for step in Steps():
-    z = z * step
-return z - 1
-""",
-        exact=False,
-    ),
-    Place(
-        "context_enter_exit",
-        3,
-        2,
-        """
-class Breaking:
-    def __enter__(self):
-        log.append(("in", E))
-        return 2
-    def __exit__(self, *error):
-        log.append(("out", E))
-z = y + 1
-with Breaking() as two:
+with Breaking(log, y) as two:
     z = z * two
 return z - 1
-""",
-        exact=False,
-    ),
+""", exact=False, before="""
+class Breaking:
+    def __init__(self, log, y):
+        self.log, self.y = log, y
+    def __enter__(self):
+        y = self.y
+        self.log.append(("in", E))
+        return 2
+    def __exit__(self, *error):
+        y = self.y
+        self.log.append(("out", E))
+"""),
+    Place("module_forward", 2, 1, """
+return NET(y)
+""", before="""
+class Inner(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(2.0), requires_grad=False)
+    def forward(self, y):
+        y = y * self.scale
+        self.got = E
+        return y + 1
+NET = torch.nn.Sequential(Inner(), torch.nn.ReLU())
+"""),
+    Place("local_class", 2, 1, """
+z = y + 1
+class Local:
+    def act(self, y):
+        log.append(E)
+        return y * 2
+return Local().act(z) - 1
+""", again=1),
 ]
 
 
@@ -968,7 +960,7 @@ def indented(text: str, by: int) -> str:
 
 def source_of(place: Place, kind: Kind, depth: int) -> str:
     """The text of one program."""
-    text = f"def place(y, log):\n{indented(hole(place.body, kind.text), 4)}"
+    text = hole(place.before, kind.text) + f"def place(y, log):\n{indented(hole(place.body, kind.text), 4)}"
     inner = "place"
     for level in range(depth):
         name = f"level{level}"

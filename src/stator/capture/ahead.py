@@ -1,4 +1,4 @@
-"""Looking at the next item of a C iterator without moving it.
+"""Looking at what a C iterator gives next without moving it.
 
 Contract. Code that goes on behind a graph break meets the iterators of the loops it stands in as live objects. What
 such an iterator gives next is handed to it beside the iterator itself, so that the loop's next turn can be traced
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from stator.values.source import Source
 
@@ -37,11 +37,51 @@ REBUILT: frozenset[type] = frozenset(
 )  # fmt: skip
 
 
-class Ahead(NamedTuple):
-    """What an iterator from outside gives next, and where a later call finds that."""
+# Beyond this many items a loop that does not break again is not unrolled any further.
+DEEPEST = 256
 
-    item: Any
-    source: Source
+
+class Depth:
+    """How many items ahead the code behind one break wants to know; it grows as traces need more."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 1
+
+
+class Upcoming(list[Any]):
+    """The next items of an iterator, and END where they end; `more` goes on behind them."""
+
+    __slots__ = ("depth", "more")
+
+    def __init__(self, iterator: Any, depth: Depth) -> None:
+        super().__init__()
+        self.depth = depth
+        self.more = clone(iterator)
+        for _ in range(depth.count):
+            item = next(self.more, END)
+            self.append(item)
+            if item is END:
+                break
+
+    def item(self, index: int) -> Any:
+        """The item at `index`, or None where looking further ahead is not worth it."""
+        if index == len(self) and index < DEEPEST:
+            self.append(next(self.more, END))
+            self.depth.count = max(self.depth.count, index + 1)
+        return self[index] if index < len(self) else NotImplemented
+
+
+class Ahead:
+    """What an iterator from outside gives next, where a later call finds that, and how much of it was used."""
+
+    __slots__ = ("items", "source", "used")
+
+    def __init__(self, items: Upcoming, source: Source) -> None:
+        self.items = items
+        self.source = source
+        self.used = 0
 
 
 def peekable(iterator: Any) -> bool:
@@ -59,20 +99,24 @@ def peekable(iterator: Any) -> bool:
     return False
 
 
-def peek(iterator: Any) -> Any:
-    """The next item, or END."""
+def clone(iterator: Any) -> Any:
+    """An iterator that gives the same items and leaves this one alone."""
     kind = type(iterator)
     function, args, *state = iterator.__reduce__()
     if kind is enumerate:
-        inner = peek(args[0])
-        return END if inner is END else (args[1], inner)
+        return enumerate(clone(args[0]), args[1])
     if kind is zip:
-        items = tuple(map(peek, args))
-        return END if not items or END in [item for item in items if item is END] else items
+        return zip(*map(clone, args), strict=False)
     copy = function(*args)
     if state and state[0] is not None:
         copy.__setstate__(state[0])
-    return next(copy, END)
+    return copy
+
+
+def skip(iterator: Any, count: int) -> None:
+    """Move a live iterator on by what the compiled code took."""
+    for _ in range(count):
+        next(iterator, END)
 
 
 def containers_of(iterator: Any) -> Iterator[Any]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from stator.capture.ahead import END, containers_of
+from stator.capture.ahead import END, containers_of, skip
 from stator.capture.control import Break, UserException
 from stator.capture.frame import Frame
 from stator.capture.instance_dicts import InstanceDict
@@ -101,10 +101,10 @@ class Iteration(TracerState):
             return self.native(iter, value)
         if isinstance(value, type) and self.is_python_method(value, "__iter__"):
             return self.call(self.special(value, "__iter__"), [], {})
-        if self.world.is_outside(value) and not is_constant(value):
-            raise Break("foreign_iterator", f"a {kind.__name__}")
         if lookup_special(kind, "__iter__") is None and self.is_python_method(value, "__getitem__"):
             return self._by_index(value)
+        if self.world.is_outside(value) and not is_constant(value) and lookup_special(kind, "__iter__") is not None:
+            raise Break("foreign_iterator", f"a {kind.__name__}")
         return self.native(iter, value)
 
     def _by_index(self, value: Any) -> Iterator[Any]:
@@ -144,15 +144,24 @@ class Iteration(TracerState):
 
     def _advance_ahead(self, iterator: Any) -> tuple[bool, Any]:
         """`next` of a live iterator: what it gives is known where it was handed over with its next item."""
-        ahead = self.ahead.pop(id(iterator), None)
-        if ahead is None or any(self._changed(container) for container in containers_of(iterator)):
+        ahead = self.ahead.get(id(iterator))
+        item = NotImplemented if ahead is None else ahead.items.item(ahead.used)
+        if ahead is None or item is NotImplemented or any(map(self._changed, containers_of(iterator))):
             raise Break("foreign_iterator", f"a {type(iterator).__name__}")
-        self.effects.append(Replay(next, (iterator, END), {}))
-        if ahead.item is END:
-            ahead.source.guard("IS", END, self.location())
-            return True, None
-        ahead.source.guard("IS_NOT", END, self.location())
-        return False, self.world.load(ahead.item, ahead.source)
+        source = ahead.source.child("INDEX", ahead.used)
+        if item is END:
+            source.guard("IS", END, self.location())
+        else:
+            source.guard("IS_NOT", END, self.location())
+            ahead.used += 1
+        done = Replay(skip, (iterator, ahead.used + (item is END)), {})
+        for index, replay in enumerate(self.effects):
+            if replay.function is skip and replay.args[0] is iterator:
+                self.effects[index] = done
+                break
+        else:
+            self.effects.append(done)
+        return (True, None) if item is END else (False, self.world.load(item, source))
 
     def _changed(self, container: Any) -> bool:
         shadow = self.world.shadow_of_original.get(id(container))

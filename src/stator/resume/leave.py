@@ -16,13 +16,14 @@ import copy
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from stator import events
 from stator._native import core
 from stator.bytecode import Instruction
+from stator.capture.ahead import Depth
 from stator.capture.control import Break
 from stator.capture.frame import Frame
 from stator.capture.trace import Ending, Trace
@@ -33,7 +34,16 @@ from stator.resume.support import Support
 from stator.resume.timing import BreakTimer
 from stator.values.source import Source
 
-MakeContinuation = Callable[[Layout, tuple[FrameContext, ...]], Any]
+
+
+class Continuation(Protocol):
+    """Where a program goes on: what to call, and how far ahead it looks into the iterators among its values."""
+
+    callable: Any
+    depths: dict[int, Depth]
+
+
+MakeContinuation = Callable[[Layout, tuple[FrameContext, ...]], Continuation]
 
 
 @dataclass(slots=True)
@@ -187,10 +197,11 @@ def _go_on(
     resting = _copied(inner, stack, pc)
     resting.current = pc
     layout, values = capture_layout([*frames, resting], handled, peeking=True)
-    for value in values:
+    place = make_continuation(layout, contexts)
+    for position, value in enumerate(values):
         if type(value) is Peek:
-            builder.names[id(value)] = f"make.peek({builder.expression(value.iterator)})"
+            depth = builder.constant(place.depths.setdefault(position, Depth()))
+            builder.names[id(value)] = f"make.ahead({builder.expression(value.iterator)}, {depth})"
             builder.kept.append(value)
-    continuation = make_continuation(layout, contexts)
     tail = builder.constant(core.TailCall)
-    return f"{tail}({builder.constant(continuation)}, {builder.sequence(values)})"
+    return f"{tail}({builder.constant(place.callable)}, {builder.sequence(values)})"

@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from stator.capture.ahead import END, peek
+from stator.capture.ahead import END, Upcoming
 from stator.capture.frame import UNBOUND
 from stator.resume.layout import FrameContext, Layout, states_to_run
 from stator.resume.state import UNBOUND as STATE_UNBOUND
@@ -28,7 +28,7 @@ class Support:
     """The namespace `make`."""
 
     END = END
-    peek = staticmethod(peek)
+    ahead = Upcoming
 
     @staticmethod
     def new(cls: type) -> Any:

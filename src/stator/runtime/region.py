@@ -28,6 +28,7 @@ import torch
 
 from stator import config, events
 from stator._native import core
+from stator.capture.ahead import Depth
 from stator.capture.control import Break
 from stator.capture.frame import Frame
 from stator.capture.generalising import History
@@ -403,6 +404,7 @@ class ContinuationPlace(Place):
         super().__init__(region, str(layout), next(_region_numbers))
         self.layout = layout
         self.contexts = contexts
+        self.depths: dict[int, Depth] = {}
         self.callable = core.Continuation(self.table, self.on_miss, layout.names())
 
     def trace(self, function: Any, values: tuple[Any, ...], known: dict[int, Break]) -> Trace:
@@ -446,13 +448,13 @@ class Region:
     def __post_init__(self) -> None:
         self.place = FunctionPlace(self, self.code)
 
-    def continuation(self, layout: Layout, contexts: tuple[FrameContext, ...]) -> Any:
-        """The callable that goes on from a layout."""
+    def continuation(self, layout: Layout, contexts: tuple[FrameContext, ...]) -> ContinuationPlace:
+        """What goes on from a layout."""
         key = (layout, tuple(id(context.globals) for context in contexts))
         place = self.continuations.get(key)
         if place is None:
             place = self.continuations[key] = ContinuationPlace(self, layout, contexts)
-        return place.callable
+        return place
 
     def places(self) -> list[Place]:
         return [self.place, *self.continuations.values()]
