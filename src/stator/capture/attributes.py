@@ -207,14 +207,20 @@ class Attributes(TracerState):
         """A member of a slotted class, or a field that C computes."""
         written = self.world.written(target, name)
         if written is DELETED:
-            return self.native(lambda: object.__getattribute__(types.SimpleNamespace(), name))
+            raise UserException(self._attribute_error(target, kind, name))
         if written is not NotImplemented:
             return written
         source = self.world.source_of(target)
         if name == "__dict__" and source is not None and kind is not types.FunctionType:
             self.world.guard_type(target)
             return InstanceDict(target)
-        value = self.native(attribute.__get__, self.world.original_of(target), kind)
+        try:
+            value = self.native(attribute.__get__, self.world.original_of(target), kind)
+        except UserException as error:
+            if source is not None and isinstance(error.value, AttributeError):
+                # No guard says that a slot is empty.
+                raise Break("c_reads_object", f"the empty slot {name!r} of a {kind.__name__}") from None
+            raise
         if source is None or guard_kind(target) is not None:
             return value
         self.world.guard_type(target)
@@ -308,7 +314,8 @@ class Attributes(TracerState):
             found, value = self._module_member(target, name)
             if found:
                 return value
-        self._guard_absent(target, name)
+        if not deleted:
+            self._guard_absent(target, name)
         if self.world.is_outside(target) and not is_trusted(kind.__module__) and not name.startswith("__"):
             self.tree.const(kind).guard("LOOKUP_ABSENT", name, self.location())
         if fallback is None or fallback is torch.nn.Module.__getattr__:
@@ -568,7 +575,7 @@ class Attributes(TracerState):
         names = instance_dict(self.world.original_of(target))
         present = (names is not None and name in names) or type(attribute) is types.MemberDescriptorType
         if written is DELETED or (written is NotImplemented and not present):
-            raise UserException(AttributeError(f"{name!r}"))
+            raise UserException(self._attribute_error(target, kind, name))
         self.world.write_attribute(target, name, DELETED)
 
     # Imports

@@ -21,7 +21,7 @@ from stator.capture.attributes import is_trusted
 from stator.capture.control import Break, UserException
 from stator.capture.frame import NULL, UNBOUND, Frame, Pending
 from stator.capture.instance_dicts import InstanceDictMethod
-from stator.capture.library import CLASSES, FUNCTIONS, LATE_FUNCTIONS
+from stator.capture.library import CLASSES, CODES, FUNCTIONS, INSTANCES, LATE_FUNCTIONS
 from stator.capture.library.methods import call_c_method
 from stator.capture.library.pure import is_pure
 from stator.capture.operators import lookup_special, specialised
@@ -71,6 +71,10 @@ class Calls(TracerState):
             return self.call(function.__wrapped__, args, kwargs)
         if kind is AbstractTensor:
             raise UserException(TypeError("'Tensor' object is not callable"))
+        handler = INSTANCES.get(kind)
+        if handler is not None:
+            self.indirect()
+            return handler(self, function, args, kwargs)
         handler = self._late_handler(function)
         if handler is not None:
             return handler(self, args, kwargs)
@@ -127,6 +131,10 @@ class Calls(TracerState):
             if result is not NotImplemented:
                 return result
             self.frames[-1].resumable = resumable
+        handler = CODES.get(id(function.__code__))
+        if handler is not None:
+            self.indirect()
+            return handler(self, function, args, kwargs)
         module = function.__module__
         if module is not None and module.startswith(("torch", "stator")):
             handler = self._late_handler(function)
@@ -391,6 +399,24 @@ class Calls(TracerState):
             call_c_method(self, initialise, [value, *args], kwargs)  # type: ignore[arg-type]  # parts are joined in Tracer
         return value
 
+    def make_class(self, make: Any, metaclass: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """`type.__new__`: it calls `__init_subclass__` and `__set_name__` in C, so they may be no code of the program."""
+        if len(args) == 3:
+            name, bases, names = args
+            for base in bases:
+                hook = lookup_special(base, "__init_subclass__")
+                if hook is not None and hook is not object.__dict__["__init_subclass__"]:
+                    owner = next(one for one in base.__mro__ if "__init_subclass__" in one.__dict__)
+                    if not is_trusted(owner.__module__):
+                        raise Break("class_definition", f"{owner.__name__}.__init_subclass__ for {name}")
+            for value in names.values():
+                if self.is_python_method(value, "__set_name__") and not is_trusted(type(value).__module__):
+                    raise Break("class_definition", f"{type(value).__name__}.__set_name__ in {name}")
+        made = self.native(make, metaclass, *args, **kwargs)
+        self.own_functions[id(made)] = made
+        self.born[id(made)] = self.frames[-1].step
+        return made
+
     def _check_object_arguments(self, cls: type, args: list[Any], kwargs: dict[str, Any]) -> None:
         if (args or kwargs) and lookup_special(cls, "__init__") is object.__init__:
             raise UserException(TypeError(f"{cls.__name__}() takes no arguments"))
@@ -400,6 +426,8 @@ class Calls(TracerState):
         base = bases[0] if bases else object
         if issubclass(cls, BaseException):
             return self.native(make, cls, *args, **kwargs)
+        if issubclass(cls, type):
+            return self.make_class(make, cls, args, kwargs)
         if base in (list, dict, set) or base.__module__ in ("collections",):
             return self.native(make, cls)
         if base in (tuple, frozenset):
@@ -496,6 +524,10 @@ class Calls(TracerState):
 
     def from_c(self, function: Any, *args: Any) -> Any:
         raise NotImplementedError
+
+    def described(self, function: Any) -> str:
+        """How CPython's messages about arguments name a callable."""
+        return f"{describe(function)}()"
 
     def call_instance_dict(self, method: InstanceDictMethod, args: list[Any], kwargs: dict[str, Any]) -> Any:
         raise NotImplementedError

@@ -478,10 +478,7 @@ def dict_update(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
         for key in pairs:
             if key in target:
                 function = frame.stack[-3 - instruction.arg]
-                name = getattr(function, "__qualname__", repr(function))
-                module = getattr(function, "__module__", None)
-                prefix = f"{module}.{name}" if module and module != "builtins" else name
-                text = f"{prefix}() got multiple values for keyword argument '{key}'"
+                text = f"{tracer.described(function)} got multiple values for keyword argument '{key}'"
                 raise UserException(TypeError(text))
     dict.update(target, pairs)
     frame.stack.pop()

@@ -68,8 +68,15 @@ def call_function_ex(tracer: Tracer, frame: Frame, instruction: Instruction) -> 
         for key in kwargs:
             if type(key) is not str:
                 raise UserException(TypeError("keywords must be strings"))
-    args = tracer.listed(frame.stack[position])
     function = frame.stack[position - 1]
+    try:
+        args = tracer.listed(frame.stack[position])
+    except UserException as error:
+        given = frame.stack[position]
+        if isinstance(error.value, TypeError) and not hasattr(type(given), "__iter__"):
+            text = f"{tracer.described(function)} argument after * must be an iterable, not {type(given).__name__}"
+            raise UserException(TypeError(text)) from None
+        raise
     frame.resumable = True
     value = tracer.call(function, args, dict(kwargs))
     frame.resumable = False

@@ -48,7 +48,7 @@ def check_eg_match(tracer: Tracer, frame: Frame, instruction: Instruction) -> No
     if not isinstance(group, BaseExceptionGroup):
         if isinstance(group, wanted):
             match: Any = (
-                ExceptionGroup("", [group]) if isinstance(group, Exception) else BaseExceptionGroup("", [group])
+                ExceptionGroup("", (group,)) if isinstance(group, Exception) else BaseExceptionGroup("", (group,))
             )
             rest = None
         else:

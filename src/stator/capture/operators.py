@@ -65,6 +65,13 @@ C_VALUES = frozenset(
         type({}.values()), type({}.items()), memoryview, object,
     }
 )  # fmt: skip
+OBJECT_FORMAT = object.__dict__["__format__"]
+# How builtin containers show themselves: by the method that does it, what stands around the parts, and when empty.
+CONTAINER_FORMS: dict[Any, tuple[str, str, str]] = {
+    list.__dict__["__repr__"]: ("[", "]", ""),
+    tuple.__dict__["__repr__"]: ("(", ")", ""),
+    dict.__dict__["__repr__"]: ("{", "}", ""),
+}
 
 
 def lookup_special(kind: type, name: str) -> Any:
@@ -174,13 +181,24 @@ class Operators(TracerState):
 
     def _attempt(self, target: Any, name: str, operand: Any) -> Any:
         method = lookup_special(type(target), name)
-        if method is None:
+        if method is None or (name not in ("__eq__", "__ne__") and method is object.__dict__.get(name)):
             return NotImplemented
+        if method is object.__dict__.get(name):
+            return self._default_comparison(name, target, operand)
         if self.is_python_method(target, name):
             return self.call(self.special(target, name), [operand], {})
         self.require_c_value(target, name)
         self.world.read_deep(target)
         return self.native(method, target, operand)
+
+    def _default_comparison(self, name: str, target: Any, operand: Any) -> Any:
+        """`object.__eq__` and `object.__ne__`."""
+        if name == "__eq__":
+            return True if self.identical(target, operand) else NotImplemented
+        if not self.is_python_method(target, "__eq__"):
+            return False if self.identical(target, operand) else NotImplemented
+        equal = self.call(self.special(target, "__eq__"), [operand], {})
+        return equal if equal is NotImplemented else not self.truth(equal)
 
     def require_c_value(self, value: Any, what: str) -> None:
         """Break unless C code may read `value`: the interpreter knows what such code looks at."""
@@ -193,6 +211,8 @@ class Operators(TracerState):
                     self.require_c_value(part, what)
             return
         if isinstance(value, (BaseException, enum.Enum)) or self.is_plain_iterator(value):
+            return
+        if isinstance(value, (int, float, str, bytes, complex)) and not self.world.is_outside(value):
             return
         if kind.__eq__ is object.__eq__ and not self.overlay_of(value):
             self.world.guard_type(value)
@@ -369,7 +389,7 @@ class Operators(TracerState):
             return self._sequence_item(container, key)
         if isinstance(container, dict):
             return self._dict_item(container, key)
-        if isinstance(container, types.MappingProxyType):
+        if isinstance(container, types.MappingProxyType) and self.world.is_outside(container):
             raise Break("c_reads_object", "a mapping proxy")
         if isinstance(container, collections.deque) or type(container) in (range, str, bytes, bytearray, torch.Size):
             self.world.read(container)
@@ -540,18 +560,25 @@ class Operators(TracerState):
 
     def format(self, value: Any, conversion: str, specification: Any) -> str:
         value = specialised(value)
-        if conversion == "s" or (not conversion and not specification and type(value) not in NUMBERS):
-            value = self.to_string(value, "__str__")
-        elif conversion == "r":
-            value = self.to_string(value, "__repr__")
-        elif conversion == "a":
-            value = ascii(self.to_string(value, "__repr__"))
-        if self.is_python_method(value, "__format__"):
-            return str(self.call(self.special(value, "__format__"), [specification], {}))
+        if conversion:
+            value = self.to_string(value, "__str__" if conversion == "s" else "__repr__")
+            if conversion == "a":
+                value = ascii(value)
         if type(value) is AbstractTensor:
             raise Break("tensor_to_python", "formatting a tensor")
+        if self.is_python_method(value, "__format__"):
+            result = self.call(self.special(value, "__format__"), [specification], {})
+            if not isinstance(result, str):
+                raise UserException(TypeError(f"__format__ must return a str, not {type(result).__name__}"))
+            return result
+        if lookup_special(type(value), "__format__") is OBJECT_FORMAT:
+            self.world.guard_type(value)
+            return self.native(object.__format__, value, specification) if specification else self._string_of(value)
         self.require_printable(value)
         return str(self.native(format, value, specification))
+
+    def _string_of(self, value: Any) -> str:
+        return self.to_string(value, "__str__")
 
     def to_string(self, value: Any, name: str) -> str:
         """`str(value)` or `repr(value)`."""
@@ -568,8 +595,44 @@ class Operators(TracerState):
                 text = f"{method} returned non-string (type {type(result).__name__})"
                 raise UserException(TypeError(text))
             return result
+        if isinstance(value, (list, tuple, dict, set, frozenset, collections.deque)) and not is_constant(value):
+            text = self._container_text(value)
+            if text is not None:
+                return text
         self.require_printable(value)
         return str(self.native(str if name == "__str__" else repr, value))
+
+    def _container_text(self, value: Any) -> str | None:
+        """How a builtin container shows itself, its parts shown by the program; None for kinds with other forms."""
+        form = CONTAINER_FORMS.get(lookup_special(type(value), "__repr__"))
+        if form is None:
+            return None
+        self.world.read(value)
+        opening, closing, empty = form
+        if id(value) in self.showing:
+            return f"{opening}...{closing}"
+        if not len(value):
+            return empty or opening + closing
+        self.showing.add(id(value))
+        try:
+            if isinstance(value, dict):
+                parts = [
+                    f"{self.to_string(key, '__repr__')}: {self.to_string(held, '__repr__')}"
+                    for key, held in dict.items(value)
+                ]
+            else:
+                parts = [self.to_string(part, "__repr__") for part in self.listed_of_c(value)]
+        finally:
+            self.showing.discard(id(value))
+        if isinstance(value, tuple) and len(parts) == 1:
+            return f"({parts[0]},)"
+        return f"{opening}{', '.join(parts)}{closing}"
+
+    @staticmethod
+    def listed_of_c(value: Any) -> list[Any]:
+        """The elements as the builtin type itself gives them."""
+        base = next(kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind))
+        return list(base.__iter__(value))
 
     def require_printable(self, value: Any) -> None:
         """Break unless C code may print `value`: everything it shows is guarded."""

@@ -34,6 +34,7 @@ class TracerState:
     def __init__(self, tree: SourceTree) -> None:
         self.tree = tree
         self.frames: list[Frame] = []
+        self.showing: set[int] = set()  # containers whose text is being made
         self.handled: BaseException | None = None
         self.graph = GraphBuilder(self.stack_trace, self.location)
         self.world = World(tree, self.location)
@@ -43,6 +44,9 @@ class TracerState:
         self.step = 0  # instructions executed so far: names a point of the trace, when it is made again
         self.break_at: dict[int, Break] = {}
         self.last_raised: BaseException | None = None
+        # The exception the trace starts with. Its frames are real ones that the trace does not have: it may not
+        # outlive the trace.
+        self.arrived: BaseException | None = None
         self.raised_at: dict[int, int] = {}  # id of an exception -> the step that first raised it
         self.raised_step = 0  # where the exception that is under way was first raised
         self.own_functions: dict[int, Any] = {}

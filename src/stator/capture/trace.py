@@ -149,6 +149,8 @@ def trace(
         except RecursionError:
             break_at = {**break_at, tracer.frames[0].step: Break("recursion_limit")}
             continue
+        if result.ending is Ending.RAISED and result.value is tracer.arrived:
+            return result
         if result.ending is Ending.RAISED:
             # The original code raises it again, from the operation that did: traceback and handlers are then real.
             detail = type(result.value).__name__

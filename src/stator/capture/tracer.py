@@ -113,7 +113,7 @@ class Tracer(Attributes, InstanceDicts, Operators, Iteration, Calls, Recording):
         pending = list(frames)
         try:
             result: Any = None
-            error: BaseException | None = None
+            error = self.arrived
             first = True
             while pending:
                 frame = pending.pop()

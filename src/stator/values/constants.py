@@ -7,6 +7,7 @@ constants through as they are and guards them when they were loaded from outside
 from __future__ import annotations
 
 import enum
+import operator
 import re
 import types
 import typing
@@ -20,7 +21,8 @@ BY_IDENTITY: frozenset[type] = frozenset(
         type(None), bool, type(Ellipsis), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format,
         torch.qscheme, torch.finfo, torch.iinfo, types.BuiltinFunctionType, types.MethodDescriptorType,
         types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
-        types.ClassMethodDescriptorType, types.ModuleType, types.CodeType, types.GenericAlias, types.UnionType,
+        types.ClassMethodDescriptorType, types.ModuleType, operator.itemgetter, operator.attrgetter,
+        operator.methodcaller, types.CodeType, types.GenericAlias, types.UnionType,
         re.Pattern, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
     }
 )  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stator.capture.library import builtin_functions, classes, effects, modules, standard, torch_state
+from stator.capture.library import builtin_functions, classes, effects, modules, polyfills, standard, torch_state
 
 FunctionHandler = Callable[[Any, list[Any], dict[str, Any]], Any]
 ClassHandler = Callable[[Any, type, list[Any], dict[str, Any]], Any]
@@ -18,11 +18,16 @@ ClassHandler = Callable[[Any, type, list[Any], dict[str, Any]], Any]
 FUNCTIONS: dict[Any, FunctionHandler] = {
     **builtin_functions.FUNCTIONS,
     **standard.FUNCTIONS,
+    **polyfills.FUNCTIONS,
     **torch_state.FUNCTIONS,
     **effects.FUNCTIONS,
     **modules.FUNCTIONS,
 }
 CLASSES: dict[type, ClassHandler] = {**classes.CLASSES, **standard.CLASSES}
+# By the type of a callable object that C implements.
+INSTANCES: dict[type, Any] = {**standard.INSTANCES}
+# By the identity of a code object, for functions that are made anew by each use of a decorator.
+CODES: dict[int, Any] = {id(code): handler for code, handler in standard.CODES.items()}
 LATE_FUNCTIONS: dict[tuple[Any, Any], FunctionHandler] = {**torch_state.LATE_FUNCTIONS}
 
-__all__ = ["CLASSES", "FUNCTIONS", "LATE_FUNCTIONS"]
+__all__ = ["CLASSES", "CODES", "FUNCTIONS", "INSTANCES", "LATE_FUNCTIONS"]

@@ -210,13 +210,24 @@ def _round(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def _pow(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) == 2 and not kwargs:
         return tracer.binary("**", args[0], args[1])
+    if tracer.is_python_method(args[0], "__pow__"):
+        return tracer.call(tracer.special(args[0], "__pow__"), args[1:], kwargs)
     return tracer.native(pow, *args, **kwargs)
 
 
 def _divmod(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if type(args[0]) in (int, float, bool) and type(args[1]) in (int, float, bool):
         return tracer.native(divmod, *args)
-    return tracer.binary("//", args[0], args[1]), tracer.binary("%", args[0], args[1])
+    if type(args[0]) is AbstractTensor or type(args[1]) is AbstractTensor:
+        return tracer.binary("//", args[0], args[1]), tracer.binary("%", args[0], args[1])
+    for target, other, name in ((args[0], args[1], "__divmod__"), (args[1], args[0], "__rdivmod__")):
+        if tracer.is_python_method(target, name):
+            result = tracer.call(tracer.special(target, name), [other], {})
+            if result is not NotImplemented:
+                return result
+    for value in args:
+        tracer.require_c_value(value, "divmod")
+    return tracer.native(divmod, *args)
 
 
 def _vars(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -246,9 +257,9 @@ def _build_class(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any
             metaclass = type(base)
     prepare = getattr(metaclass, "__prepare__", None)
     if prepare is not None and metaclass is not type:
-        frame.names = tracer.native(prepare, name, tuple(bases), **kwargs)
+        frame.names = tracer.call(prepare, [name, tuple(bases)], dict(kwargs))
     cell = tracer.run(frame)
-    cls = tracer.native(metaclass, name, tuple(bases), frame.names, **kwargs)
+    cls = tracer.call(metaclass, [name, tuple(bases), frame.names], dict(kwargs))
     tracer.own_functions[id(cls)] = cls
     tracer.born[id(cls)] = tracer.frames[-1].step
     if cell is not None and cell is not UNBOUND and type(cell).__name__ == "cell":
@@ -264,7 +275,12 @@ def _binary_with(symbol: str) -> Any:
     return lambda tracer, args, kwargs: tracer.binary(symbol, args[0], args[1])
 
 
+def _type_call(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return tracer.instantiate(args[0], args[1:], kwargs)
+
+
 FUNCTIONS: dict[Any, Any] = {
+    type.__dict__["__call__"]: _type_call,
     len: _len,
     iter: _iter,
     next: _next,

@@ -20,10 +20,7 @@ def _type(tracer: Tracer, cls: type, args: list[Any], kwargs: dict[str, Any]) ->
     if cls is type and len(args) == 1:
         return tracer.type_of(args[0])
     if cls is type and len(args) == 3:
-        made = tracer.native(type, *args, **kwargs)
-        tracer.own_functions[id(made)] = made
-        tracer.born[id(made)] = tracer.frames[-1].step
-        return made
+        return tracer.make_class(type.__new__, type, args, kwargs)
     return NotImplemented
 
 
@@ -133,7 +130,7 @@ def _callback_second(tracer: Tracer, cls: type, args: list[Any], kwargs: dict[st
         for key, value in kwargs.items()
     }
     if cls is itertools.accumulate and not rest and named.get("func") is None:
-        rest = [tracer.callable_for_c(_added(tracer))]
+        rest = [_added(tracer)]
     return tracer.native(cls, *tracer.for_c(args[:1]), *rest, **named)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import re
 import types
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -92,6 +93,7 @@ TABLES: list[tuple[Any, dict[str, Row]]] = [
 VALUES: tuple[type, ...] = (
     str, bytes, int, float, complex, range, slice, type(None), torch.Size, torch.dtype, torch.device, bytearray,
     memoryview, type({}.keys()), type({}.values()), type({}.items()), types.MappingProxyType,
+    re.Match, re.Pattern, types.GenericAlias, types.UnionType,
 )  # fmt: skip
 OPERATORS = {
     "__add__": "+", "__or__": "|", "__and__": "&", "__sub__": "-", "__xor__": "^", "__ior__": "|=", "__iand__": "&=",

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import _thread
 import collections
 import copy
+import dataclasses
 import functools
 import inspect
 import itertools
+import operator
+import os
 import re
+import reprlib
 import sys
 import types
 import typing
@@ -83,9 +88,22 @@ def _copy(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return value
     if tracer.is_python_method(value, "__copy__"):
         return tracer.call(tracer.special(value, "__copy__"), [], {})
+    if _is_plain(kind):
+        return _shallow(tracer, value)
     if not tracer.world.is_outside(value) and kind.__reduce_ex__ is object.__reduce_ex__:
         return tracer.native(copy.copy, value)
     raise Break("c_reads_object", f"copy.copy of a {kind.__name__}")
+
+
+def _shallow(tracer: Tracer, value: Any) -> Any:
+    tracer.world.guard_type(value)
+    made = object.__new__(type(value))
+    made.__dict__.update(_names_of(tracer, value))
+    return made
+
+
+def _names_of(tracer: Tracer, value: Any) -> dict[str, Any]:
+    return tracer.instance_snapshot(InstanceDict(value)) if tracer.world.is_outside(value) else dict(value.__dict__)
 
 
 def _deepcopy(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -123,26 +141,29 @@ def _deepcopy(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return copied(value)
 
 
-def _copied_instance(tracer: Tracer, part: Any, memo: dict[int, Any], copied: Any) -> Any:
-    """A deep copy of an instance that keeps its state in its `__dict__`, as `object.__reduce_ex__` has it."""
-    kind = type(part)
-    plain = (
+def _is_plain(kind: type) -> bool:
+    """Whether instances keep their state in `__dict__` alone, and `object` says how they are copied."""
+    return (
         kind.__reduce_ex__ is object.__reduce_ex__
         and kind.__reduce__ is object.__reduce__
         and getattr(kind, "__getstate__", None) is getattr(object, "__getstate__", None)
         and not hasattr(kind, "__setstate__")
         and not hasattr(kind, "__getnewargs_ex__")
         and kind.__new__ is object.__new__
-        and not isinstance(part, torch.nn.Module)
+        and not issubclass(kind, torch.nn.Module)
         and not any(base.__dict__.get("__slots__") for base in kind.__mro__)
     )
-    if not plain:
+
+
+def _copied_instance(tracer: Tracer, part: Any, memo: dict[int, Any], copied: Any) -> Any:
+    """A deep copy of an instance that keeps its state in its `__dict__`, as `object.__reduce_ex__` has it."""
+    kind = type(part)
+    if not _is_plain(kind):
         raise Break("c_reads_object", f"copy.deepcopy of a {kind.__name__}")
     tracer.world.guard_type(part)
     made = object.__new__(kind)
     memo[id(part)] = made
-    names = tracer.instance_snapshot(InstanceDict(part)) if tracer.world.is_outside(part) else dict(part.__dict__)
-    for name, held in names.items():
+    for name, held in _names_of(tracer, part).items():
         made.__dict__[name] = copied(held)
     return made
 
@@ -185,6 +206,62 @@ def _singledispatch(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> 
     raise Break("opaque_callable", "functools.singledispatch inside a compiled function")
 
 
+def _itemgetter(tracer: Tracer, getter: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    keys = getter.__reduce__()[1]
+    if len(args) != 1 or kwargs:
+        return tracer.native(getter, *args, **kwargs)
+    found = tuple(tracer.get_item(args[0], key) for key in keys)
+    return found[0] if len(keys) == 1 else found
+
+
+def _attrgetter(tracer: Tracer, getter: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    names = getter.__reduce__()[1]
+    if len(args) != 1 or kwargs:
+        return tracer.native(getter, *args, **kwargs)
+    found = []
+    for dotted in names:
+        value = args[0]
+        for name in dotted.split("."):
+            value = tracer.load_attr(value, name)
+        found.append(value)
+    return found[0] if len(names) == 1 else tuple(found)
+
+
+def _methodcaller(tracer: Tracer, caller: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1 or kwargs:
+        return tracer.native(caller, *args, **kwargs)
+    build, first = caller.__reduce__()
+    named = build.keywords if isinstance(build, functools.partial) else {}
+    name, *rest = build.args if isinstance(build, functools.partial) else first
+    return tracer.call(tracer.load_attr(args[0], name), [*rest, *(first if named else ())], dict(named))
+
+
+def _dispatch(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """`singledispatch`'s choice for a class; what is registered is guarded."""
+    implementation = tracer.native(function, *args, **kwargs)
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__, strict=True))
+    registry = cells["registry"].cell_contents
+    source = tracer.tree.const(registry)
+    source.guard("KEYS", tuple(registry), tracer.location())
+    for cls, held in registry.items():
+        if held is implementation:
+            source.child("KEY", cls).guard("IS", held, tracer.location())
+    return implementation
+
+
+def _fspath(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) == 1 and tracer.is_python_method(args[0], "__fspath__"):
+        return tracer.call(tracer.special(args[0], "__fspath__"), [], {})
+    return _native_on_constants(os.fspath)(tracer, args, kwargs)
+
+
+def _get_ident(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """The thread's number, where it only keeps recursive calls of `__repr__` apart."""
+    if tracer.frames[-1].code.co_filename in (reprlib.__file__, dataclasses.__file__):
+        return 0
+    return NotImplemented
+
+
 def _native_on_constants(function: Any) -> Any:
     def handler(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if all(is_constant(arg) for arg in (*args, *kwargs.values())):
@@ -201,6 +278,21 @@ CONSTANT_FUNCTIONS = (
 )  # fmt: skip
 
 
+INSTANCES: dict[type, Any] = {
+    operator.itemgetter: _itemgetter,
+    operator.attrgetter: _attrgetter,
+    operator.methodcaller: _methodcaller,
+}
+CODES: dict[types.CodeType, Any] = {functools.singledispatch(_cast).dispatch.__code__: _dispatch}
+
+
+def _getter(tracer: Tracer, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Immutable objects that C makes and that only remember what they were given."""
+    if not all(is_constant(arg) for arg in (*args, *kwargs.values())):
+        raise Break("opaque_callable", f"making a {cls.__name__} of what is no constant")
+    return tracer.native(cls, *args, **kwargs)
+
+
 FUNCTIONS: dict[Any, Any] = {
     vars(torch.autograd.Function)["apply"].__func__: autograd_function,
     functools.reduce: _reduce,
@@ -211,6 +303,8 @@ FUNCTIONS: dict[Any, Any] = {
     copy.deepcopy: _deepcopy,
     inspect.signature: _signature,
     typing.cast: _cast,
+    os.fspath: _fspath,
+    _thread.get_ident: _get_ident,
     sys.exc_info: _exc_info,
     sys.exception: _exception,
     **{
@@ -219,4 +313,4 @@ FUNCTIONS: dict[Any, Any] = {
     },
     **{function: _native_on_constants(function) for function in CONSTANT_FUNCTIONS},
 }
-CLASSES: dict[type, Any] = {functools.partial: _partial}
+CLASSES: dict[type, Any] = {functools.partial: _partial, **dict.fromkeys(INSTANCES, _getter)}
