@@ -7,5 +7,5 @@ KNOWN: dict[tuple[str, str], str] = {
     ("native_batch_norm", "bfloat16"): "torch's meta kernel: float32 statistics; the CPU kernel: bfloat16",
     ("_native_batch_norm_legit", "float32"): "torch's meta kernel: statistics in evaluation too; the CPU kernel: empty",
     ("_native_batch_norm_legit", "bfloat16"): "torch's meta kernel: float32 statistics; the CPU kernel: bfloat16",
-    ("nn.functional.instance_norm", "bfloat16"): "one element is one bfloat16 step from eager's, which rounds in between",
+    ("nn.functional.instance_norm", "bfloat16"): "one element is one step from eager's, which rounds in between",
 }

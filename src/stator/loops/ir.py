@@ -155,7 +155,18 @@ class Buffer:
 class Expression:
     """An interned node. `attribute` is what the leaf or conversion needs beyond its operands."""
 
-    __slots__ = ("__weakref__", "_locals", "_variables", "attribute", "cost", "operands", "operation", "size", "type")
+    __slots__ = (
+        "__weakref__",
+        "_loads",
+        "_locals",
+        "_variables",
+        "attribute",
+        "cost",
+        "operands",
+        "operation",
+        "size",
+        "type",
+    )
 
     operation: str
     type: str
@@ -165,6 +176,7 @@ class Expression:
     size: int  # nodes, as a tree
     _variables: frozenset[Atom] | None
     _locals: frozenset[str] | None
+    _loads: tuple[tuple[Buffer, Size], ...] | None
 
     def __repr__(self) -> str:
         from_operands = ", ".join(map(repr, self.operands))
@@ -191,6 +203,12 @@ class Expression:
                 found |= operand.variables()
             self._variables = frozenset(found)
         return self._variables
+
+    def loads(self) -> tuple[tuple[Buffer, Size], ...]:
+        """Every distinct (buffer, index) the value reads."""
+        if self._loads is None:
+            self._loads = tuple(node.attribute for node in walk([self]) if node.operation == "load")
+        return self._loads
 
     def locals(self) -> frozenset[str]:
         """Names of row values the value depends on."""
@@ -237,7 +255,7 @@ def make(operation: str, type_: str, operands: tuple[Expression, ...] = (), attr
             row = OPERATIONS[operation]
             found.cost = min(row.cost + sum(operand.cost for operand in operands), COST_LIMIT)
             found.size = min(1 + sum(operand.size for operand in operands), COST_LIMIT)
-            found._variables = found._locals = None
+            found._variables = found._locals = found._loads = None
             _interned[handle] = found
     return found
 
@@ -373,7 +391,7 @@ class Definition:
     name: str = ""
 
     def reads(self) -> list[tuple[Buffer, Size]]:
-        return loads_of([self.value])
+        return list(self.value.loads())
 
 
 class OpaqueStep(Protocol):
