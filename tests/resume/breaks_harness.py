@@ -141,7 +141,9 @@ def observe(
         except Exception as error:
             seen.error = (type(error).__name__, str(error), error_chain(error))
             seen.frames = [
-                (row.name, row.lineno) for row in traceback.extract_tb(error.__traceback__) if row.name != "observe"
+                (row.name, row.lineno)
+                for row in traceback.extract_tb(error.__traceback__)
+                if row.name not in ("observe", "__torch_function__")
             ]
     seen.output = output.getvalue()
     seen.state = (

@@ -37,6 +37,8 @@ class Place:
     exact: bool = True
     before: str = ""
     again: int = 0
+    graphs_below: int = 0  # if another number at depths above 0
+    reasons: tuple[str, ...] = ()
 
 
 KINDS = [
@@ -112,8 +114,8 @@ return y + 1
     ),
     Place(
         "for_list_with_continue",
-        5,
         4,
+        3,
         """
 for i in [1, 2, 3, 4]:
     y = y + i

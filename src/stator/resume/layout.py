@@ -44,10 +44,15 @@ class FrameLayout:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A chain of frames, outermost first. `handling`: an exception is being handled, and is the last flat value."""
+    """A chain of frames, outermost first.
+
+    `handling`: an exception is being handled, and is the last flat value. `raised`: the innermost frame's instruction
+    has just raised an exception, which is the last flat value.
+    """
 
     frames: tuple[FrameLayout, ...]
     handling: bool
+    raised: bool = False
 
     def names(self) -> tuple[str, ...]:
         """Names of the flat values, for people."""
@@ -65,6 +70,8 @@ class Layout:
                 found.append(f"{prefix}<object under construction>")
         if self.handling:
             found.append("<exception being handled>")
+        if self.raised:
+            found.append("<exception raised>")
         return tuple(found)
 
     def __str__(self) -> str:
@@ -197,6 +204,12 @@ def frames_to_trace(
     frames[-1].suspended = frames[-1].resumable = False
     if layout.handling:
         tracer.handled = loaded()
+    if layout.raised:
+        tracer.arrived = values[position]
+        source = tree.local(position)
+        source.guard("TYPE_IS", type(tracer.arrived))
+        tracer.world.sources[id(tracer.arrived)] = source
+        tracer.world.kept.append(tracer.arrived)
     return frames
 
 

@@ -5,7 +5,9 @@ needs fetched, and the graph's inputs. A trace that returned ends in `return`. A
 broken operation in plain Python, under a `try`:
 
     it gives a value      the rest of the program goes on in a continuation, traced from the whole chain of frames
-    it raises             the chain of frames is rebuilt and the program's own handlers take over, eagerly
+    it raises             if a handler of the program is in reach, it and the rest go on in a continuation, too, as
+                          long as the exception is done with by its end; else the chain of frames is rebuilt, and
+                          the exception passes through real frames
 
 What has no plain form runs on eagerly from where it stands. Nothing of the program is run twice.
 """
@@ -13,6 +15,7 @@ What has no plain form runs on eagerly from where it stands. Nothing of the prog
 from __future__ import annotations
 
 import copy
+import dataclasses
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -102,14 +105,15 @@ def _left(trace: Trace, builder: ResidualBuilder, make_continuation: MakeContinu
     frames = [_suspended(frame) for frame in tracer.frames[:-1]]
     inner = tracer.frames[-1]
     contexts = tuple(FrameContext(frame.globals, frame.builtins) for frame in (*frames, inner))
-    lines_before = len(builder.lines)
+    lines_before, names_before = len(builder.lines), dict(builder.names)
     try:
         operation = plain_operation(builder, inner)
     except Break as refused:
-        if refused.reason != "cannot_rebuild":
+        if refused.reason != "cannot_rebuild" or refused.born is not None:
             raise
         operation = None
         del builder.lines[lines_before:]
+        builder.names = names_before
     if operation is None:
         standing = _copied(inner, inner.stack, inner.current)
         layout, values = capture_layout([*frames, standing], tracer.handled)
@@ -125,7 +129,11 @@ def _left(trace: Trace, builder: ResidualBuilder, make_continuation: MakeContinu
         for condition, result, pc in _outcomes(builder, inner, operation)
     ]
     builder.effects()
-    recover = f"return make.recover({builder.constant(layout)}, {builder.constant(contexts)}, ({before}), caught)"
+    if tracer.handled is None and any(frame.decoded.handler_of[frame.current] for frame in (*frames, inner)):
+        place = make_continuation(dataclasses.replace(layout, raised=True), contexts)
+        recover = f"return {builder.constant(core.TailCall)}({builder.constant(place.callable)}, {before}make.arrived(caught))"
+    else:
+        recover = f"return make.recover({builder.constant(layout)}, {builder.constant(contexts)}, ({before}), caught)"
     quoted = f"  # {inner.code.co_filename}:{inner.line()}"
     lines = _restored_modes(trace, builder)
     stop: list[str] = []

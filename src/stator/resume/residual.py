@@ -115,6 +115,8 @@ class ResidualBuilder:
             return self._number(value)
         if type(value) is torch.Size and any(type(size) in SYMBOLIC for size in value):
             return self._named(value, f"{self.constant(torch.Size)}(({self.sequence(value)}))")
+        if value is not None and value is self.tracer.arrived:
+            raise Break("program_raises", type(value).__name__)
         source = self.world.sources.get(id(value))
         if source is not None and guard_kind(value) is None:
             return self.fetch(source)

@@ -11,11 +11,12 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from stator._native import core
 from stator.capture.ahead import END, Upcoming
 from stator.capture.frame import UNBOUND
 from stator.resume.layout import FrameContext, Layout, states_to_run
 from stator.resume.state import UNBOUND as STATE_UNBOUND
-from stator.resume.state import FrameState, make_function, resume_suspended, run_chain
+from stator.resume.state import FrameState, make_function, prepare_chain, resume_suspended
 
 IN_PLACE: dict[str, Callable[[Any, Any], Any]] = {
     "+=": operator.iadd, "-=": operator.isub, "*=": operator.imul, "/=": operator.itruediv, "//=": operator.ifloordiv,
@@ -135,9 +136,17 @@ class Support:
         layout: Layout, contexts: tuple[FrameContext, ...], values: tuple[Any, ...], error: BaseException
     ) -> Any:
         """The broken operation raised: the program's own handlers take over."""
-        return run_chain(states_to_run(layout, contexts, values, before=False), exception=error)
+        return core.TailCall(prepare_chain(states_to_run(layout, contexts, values, before=False), exception=error))
+
+    @staticmethod
+    def arrived(error: BaseException) -> BaseException:
+        """An exception as the program sees it: without the frame that asks."""
+        catcher, traceback = sys._getframe(1), error.__traceback__
+        while traceback is not None and traceback.tb_frame is catcher:
+            traceback = traceback.tb_next
+        return error.with_traceback(traceback)
 
     @staticmethod
     def run_on(layout: Layout, contexts: tuple[FrameContext, ...], values: tuple[Any, ...]) -> Any:
         """Go on eagerly from where the program stands."""
-        return run_chain(states_to_run(layout, contexts, values, before=True))
+        return core.TailCall(prepare_chain(states_to_run(layout, contexts, values, before=True)))

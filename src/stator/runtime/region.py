@@ -14,6 +14,7 @@ threads go on with published entries, and look again before they compile themsel
 
 from __future__ import annotations
 
+import functools
 import itertools
 import linecache
 import threading
@@ -43,12 +44,14 @@ from stator.guards.reference import all_misses, explain_miss
 from stator.reasons.wording import describe_break
 from stator.resume.layout import FrameContext, Layout, frames_to_trace, states_to_run
 from stator.resume.leave import Residual, residual_of
-from stator.resume.state import run_chain
+from stator.resume.state import prepare_chain
 from stator.runtime import stance
 from stator.sizes.lowering import lower_guards
 from stator.values.source import SourceTree
 
 _region_numbers = itertools.count()
+# Traces that end so give no program: the original code runs, for this reason.
+EAGER_ENDINGS = {Ending.SKIPPED: "skip_frame", Ending.RAISED: "program_raises"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,9 +118,10 @@ class Place:
             if config.strict:
                 raise StatorError(self._explain(function, values, "a new entry's guards do not hold"))
             return self.run_eagerly(function, values)
+        # Called on by the dispatcher, so that no frame of stator's stands in a traceback.
         if entry.passes_function:
-            return entry.residual(function, *values, *fetched)
-        return entry.residual(*values, *fetched)
+            return core.TailCall(entry.residual, function, *values, *fetched)
+        return core.TailCall(entry.residual, *values, *fetched)
 
     def _at_limit(self, function: Any, values: tuple[Any, ...]) -> bool:
         limit = self.region.options.recompile_limit or config.recompile_limit
@@ -183,10 +187,10 @@ class Place:
         known: dict[int, Break] = {}
         while True:
             result = self.trace(function, values, known)
-            if result.ending is Ending.SKIPPED:
+            if result.ending in EAGER_ENDINGS:
                 stages = {"capture": time.perf_counter() - start}
                 self._report_end(start, stages, result)
-                return self._publish_eager(result, "skip_frame")
+                return self._publish_eager(result, EAGER_ENDINGS[result.ending])
             try:
                 residual = residual_of(result, len(values), self.region.continuation)
                 break
@@ -194,7 +198,8 @@ class Place:
                 if broke.born is None or broke.born in known:
                     # What is live at the break (or returned) cannot be rebuilt: the whole frame runs eagerly.
                     result.broke = broke
-                    self._report_break(result)
+                    if broke.reason != "program_raises":
+                        self._report_break(result)
                     self._report_end(start, {"capture": time.perf_counter() - start}, result)
                     return self._publish_eager(result, broke.reason)
                 # Let plain Python make what cannot be rebuilt.
@@ -318,7 +323,8 @@ class Place:
 
     def _publish_eager(self, result: Trace, reason: str) -> Any:
         """An entry that runs the original code, for calls that would end the same way."""
-        events.emit("fallback", reason=reason, detail=self.name)
+        if reason != "program_raises":  # an exception on its way through real frames is nobody's failure
+            events.emit("fallback", reason=reason, detail=self.name)
         tree = result.tracer.tree
         program = compile_guards(tree, ())
         entry = core.Entry(program, self.eager_residual(), True)
@@ -359,7 +365,7 @@ def dispatcher_call(dispatcher: Any, function: Any, values: tuple[Any, ...]) -> 
 
 
 def call_bound(target: Callable[..., Any], code: types.CodeType, values: Sequence[Any]) -> Any:
-    """Call with bound locals, as they stand in a frame of `code`."""
+    """Have the dispatcher call with bound locals, as they stand in a frame of `code`."""
     count = code.co_argcount
     keyword_only = code.co_kwonlyargcount
     args = list(values[:count])
@@ -371,7 +377,7 @@ def call_bound(target: Callable[..., Any], code: types.CodeType, values: Sequenc
         position += 1
     if code.co_flags & 8:
         kwargs.update(values[position])
-    return target(*args, **kwargs)
+    return core.TailCall(functools.partial(target, *args, **kwargs))
 
 
 class FunctionPlace(Place):
@@ -421,7 +427,10 @@ class ContinuationPlace(Place):
         return trace(start, make_frames, self.prepare, known)
 
     def run_eagerly(self, function: Any, values: tuple[Any, ...]) -> Any:
-        return run_chain(states_to_run(self.layout, self.contexts, values, before=True))
+        if self.layout.raised:
+            states = states_to_run(self.layout, self.contexts, values, before=False)
+            return core.TailCall(prepare_chain(states, exception=values[-1]))
+        return core.TailCall(prepare_chain(states_to_run(self.layout, self.contexts, values, before=True)))
 
     def eager_residual(self) -> Callable[..., Any]:
         def original(_: Any, *values: Any) -> Any:
