@@ -73,7 +73,6 @@ class Calls(TracerState):
             raise UserException(TypeError("'Tensor' object is not callable"))
         handler = INSTANCES.get(kind)
         if handler is not None:
-            self.indirect()
             return handler(self, function, args, kwargs)
         handler = self._late_handler(function)
         if handler is not None:

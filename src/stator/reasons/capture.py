@@ -132,6 +132,16 @@ ROWS: tuple[Reason, ...] = (
         _example("return g(x) + 1", before="g = stator.disable(lambda y: y * 2)"),
     ),
     Reason(
+        "gradient_call",
+        "Gradients are computed inside of the compiled function: {detail}.",
+        "Torch's engine does that on real tensors; what comes before and after is in graphs.",
+        "Nothing need be done; where one graph is wanted, compile the part before it",
+        _example(
+            "y = (x * x.detach()).sum()\ntorch.autograd.grad(y + w, w)\nreturn y + 1",
+            before="w = torch.ones((), requires_grad=True)",
+        ),
+    ),
+    Reason(
         "forbidden_function",
         "A function that must not be captured is called: {detail}.",
         "It was marked with `disallow_in_graph` or `forbid_in_graph`.",

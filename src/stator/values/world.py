@@ -254,9 +254,10 @@ class World:
             return
         if dict.__contains__(shadow.original, original):
             index = self._flat_index(shadow, key)
-            if index is not None:
-                if not self._use(shadow.snapshot[index], shadow.source.child("KEY", original)):
-                    shadow.source.guard("HAS_KEY", original, self.location())
+            if index is None:
+                self.read(container)
+            elif not self._use(shadow.snapshot[index], shadow.source.child("KEY", original)):
+                shadow.source.guard("HAS_KEY", original, self.location())
         else:
             shadow.source.guard("LACKS_KEY", original, self.location())
 
@@ -264,8 +265,8 @@ class World:
     def _flat_index(shadow: Shadow, key: Any) -> int | None:
         for index in range(0, len(shadow.snapshot), 2):
             held = shadow.snapshot[index]
-            if held is key or held == key:
-                return index + 1
+            if held is key or (is_constant(key) and is_constant(held) and held == key):
+                return index + 1  # tensors compare by value: as keys they are only themselves
         return None
 
     def _use(self, value: Any, source: Source) -> bool:
