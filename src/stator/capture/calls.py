@@ -172,6 +172,8 @@ class Calls(TracerState):
     def _interpret(self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
         self.guard_function(function)
         code = function.__code__
+        if function.__module__ in marks.RUN_WHOLE:
+            raise Break("opaque_callable", describe(function))
         if code.co_flags & COROUTINE:
             raise Break("asynchronous_code", describe(function))
         frame = self.make_frame(function)

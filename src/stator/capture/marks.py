@@ -23,6 +23,20 @@ class Mark(enum.Enum):
     FORBIDDEN = "break the graph where it is called"
 
 
+# Python modules that talk to the world outside of the program. A call into one runs as it is, as one operation: what it
+# does inside is no business of a graph, and would break it many times.
+RUN_WHOLE = frozenset(
+    {
+        "subprocess", "pickle", "_compat_pickle", "socket", "selectors", "ssl", "tempfile", "shutil", "urllib.request",
+        "http.client", "zipfile", "tarfile", "gzip", "bz2", "lzma", "random", "queue", "threading", "uuid", "secrets",
+        "traceback", "linecache", "pdb", "bdb", "sched", "shelve", "sqlite3.dbapi2", "webbrowser", "smtplib", "ftplib",
+        "asyncio.runners", "asyncio.events", "concurrent.futures._base", "concurrent.futures.thread",
+        "concurrent.futures.process", "multiprocessing.context", "multiprocessing.pool", "multiprocessing.queues",
+        "multiprocessing.process", "multiprocessing.connection", "importlib", "importlib._bootstrap", "runpy",
+        "torch.serialization", "torch.hub", "torch.multiprocessing.spawn", "torch.profiler.profiler",
+        "torch.utils.data.dataloader",
+    }
+)  # fmt: skip
 ATTRIBUTE = "_stator_mark"
 _by_identity: weakref.WeakKeyDictionary[Any, Mark] = weakref.WeakKeyDictionary()
 _strong: dict[int, tuple[Any, Mark]] = {}
