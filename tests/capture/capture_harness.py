@@ -90,6 +90,8 @@ class Describer:
             return ("class", value.__qualname__)
         if isinstance(value, types.ModuleType):
             return ("module", value.__name__)
+        if kind is tuple and all(type(part) in (int, str, bool, float, type(None)) for part in value):
+            return ("tuple", *map(self.describe, value))  # a constant: which object it is is no business of anybody
         number = self.numbers.get(id(value))
         if number is not None:
             return ("again", number)

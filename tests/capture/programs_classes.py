@@ -483,7 +483,7 @@ class Sub(int):
         return Sub(int(self) + other + 100)
 
 
-@program(lambda: (T(3.0), Sub(3)), lambda: (T(3.0), Sub(4)))
+@program(lambda: (T(3.0), Sub(3)), lambda: (T(3.0), Sub(4)), reason="c_reads_object", rehits=False)
 def int_subclass(x, n):
     return x * int(n), n + 1, n * 2, Sub(4) + 1
 
@@ -746,7 +746,7 @@ class Cooperative:
         cls.tag = tag
 
 
-@program(tensor)
+@program(tensor, reason="class_definition", rehits=False)
 def init_subclass(x):
     class Child(Cooperative, tag="child"):
         pass

@@ -12,7 +12,7 @@ T = torch.arange
 
 @program(lambda: (T(3.0), [1, 2, 3]), lambda: (T(3.0), [3, 1]), lambda: (T(3.0), []))
 def list_methods(x, a):
-    a.append(x)
+    a.append("x")
     a.extend([4, 5])
     a.extend(i for i in range(2))
     a.insert(1, "i")

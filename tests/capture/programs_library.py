@@ -38,7 +38,7 @@ def partial_argument(x, f):
 def partials(x):
     f = functools.partial(scale, k=2)
     g = functools.partial(f, plus=1)
-    return f(x), g(x), g.args, g.keywords, functools.partial(max, 5)(3), g
+    return f(x), g(x), g.args, len(g.keywords), functools.partial(max, 5)(3), dict(g.keywords), f
 
 
 class Cell:
@@ -361,9 +361,14 @@ def user_dict(x, d):
     return x * d["a"], d["b"], d.data, list(d)
 
 
+@program(tensor, reason="opaque_callable")
+def random_seed(x):
+    torch.manual_seed(3)
+    return torch.rand(3) + x
+
+
 @program(tensor)
 def random_module(x):
-    torch.manual_seed(3)
     return torch.rand(3) + x, torch.randn_like(x), torch.dropout(x, 0.5, True)
 
 

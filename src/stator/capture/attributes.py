@@ -24,7 +24,7 @@ import torch
 from stator.capture.control import Break, UserException
 from stator.capture.frame import UNBOUND, Frame
 from stator.capture.instance_dicts import InstanceDict, InstanceDictMethod
-from stator.capture.operators import lookup_special
+from stator.capture.operators import lookup_special, specialised
 from stator.capture.state import TracerState
 from stator.tensors.abstract import AbstractTensor
 from stator.values.constants import guard_kind
@@ -37,6 +37,7 @@ def itertools_types() -> list[type]:
     return [value for value in vars(itertools).values() if isinstance(value, type)]
 
 
+SYMBOLIC = frozenset({torch.SymInt, torch.SymFloat, torch.SymBool})
 SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 # Attributes of functions and methods that C computes from what is guarded with the function itself.
 # C types that spell out the generic way of reading attributes as their own.
@@ -121,6 +122,8 @@ class Attributes(TracerState):
             return InstanceDictMethod(target, name)
         if name == "__class__":
             return self.type_of(target)
+        if kind in SYMBOLIC:
+            return self.native(getattr, specialised(target), name)
         if name == "__traceback__" and isinstance(target, BaseException):
             self.require_traceback(target)
         getter = lookup_special(kind, "__getattribute__")

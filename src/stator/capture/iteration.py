@@ -210,6 +210,21 @@ class Iteration(TracerState):
                 raise UserException(TypeError(text)) from None
             raise
 
+    def named_arguments(self, value: Any, function: Any) -> dict[Any, Any]:
+        """`**value` in a call, or in a dict display where there is no function."""
+        try:
+            return self.pairs_of(value)
+        except UserException as error:
+            if not isinstance(error.value, AttributeError) or hasattr(type(value), "keys"):
+                raise
+        kind = type(value).__name__
+        if function is None:
+            raise UserException(TypeError(f"'{kind}' object is not a mapping"))
+        raise UserException(TypeError(f"{self.described(function)} argument after ** must be a mapping, not {kind}"))
+
+    def described(self, function: Any) -> str:
+        raise NotImplementedError
+
     def pairs_of(self, value: Any) -> dict[Any, Any]:
         """A mapping as a dict."""
         if type(value) is InstanceDict:
@@ -219,13 +234,7 @@ class Iteration(TracerState):
             return dict(dict.items(value))
         if isinstance(value, types.MappingProxyType):
             return dict(value)
-        try:
-            keys = self.call(self.load_attr(value, "keys"), [], {})
-        except UserException as error:
-            if isinstance(error.value, AttributeError):
-                text = f"argument after ** must be a mapping, not {type(value).__name__}"
-                raise UserException(TypeError(text)) from None
-            raise
+        keys = self.call(self.load_attr(value, "keys"), [], {})
         return {key: self.get_item(value, key) for key in self.listed(keys)}
 
     def for_c(self, values: Iterable[Any]) -> list[Any]:

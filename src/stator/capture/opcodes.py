@@ -473,11 +473,12 @@ def set_update(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
 @opcode("DICT_UPDATE", "DICT_MERGE")
 def dict_update(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
     target, values = frame.stack[-1 - instruction.arg], frame.stack[-1]
-    pairs = tracer.pairs_of(values)
-    if instruction.opname == "DICT_MERGE":
+    merges = instruction.opname == "DICT_MERGE"
+    function = frame.stack[-3 - instruction.arg] if merges else None
+    pairs = tracer.named_arguments(values, function)
+    if merges:
         for key in pairs:
             if key in target:
-                function = frame.stack[-3 - instruction.arg]
                 text = f"{tracer.described(function)} got multiple values for keyword argument '{key}'"
                 raise UserException(TypeError(text))
     dict.update(target, pairs)

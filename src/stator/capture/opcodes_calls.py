@@ -63,7 +63,7 @@ def call_function_ex(tracer: Tracer, frame: Frame, instruction: Instruction) -> 
     kwargs: dict[str, Any] = {}
     position = -1
     if has_kwargs:
-        kwargs = tracer.pairs_of(frame.stack[-1])
+        kwargs = tracer.named_arguments(frame.stack[-1], frame.stack[-3])
         position = -2
         for key in kwargs:
             if type(key) is not str:

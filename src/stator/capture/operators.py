@@ -18,6 +18,7 @@ import torch
 
 from stator.capture.control import Break, UserException
 from stator.capture.instance_dicts import InstanceDict, InstanceDictMethod
+from stator.capture.shown import Shown
 from stator.capture.state import TracerState
 from stator.tensors.abstract import AbstractTensor
 from stator.values.constants import guard_kind, is_constant
@@ -55,6 +56,7 @@ UNARY: dict[str, tuple[Callable[[Any], Any], str]] = {
     "~": (operator.invert, "__invert__"),
 }
 NUMBERS = frozenset({int, float, bool, str, bytes, complex, type(None), torch.SymInt, torch.SymFloat, torch.SymBool})
+HEAP_TYPE = 1 << 9
 # Types all of whose special methods are C code without side effects on anything but the value itself.
 C_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, bytearray)
 C_VALUES = frozenset(
@@ -80,6 +82,22 @@ def lookup_special(kind: type, name: str) -> Any:
         if name in base.__dict__:
             return base.__dict__[name]
     return None
+
+
+def is_program_kind(kind: type) -> bool:
+    """A class made by Python code that is no kind of number, text or builtin container."""
+    return bool(kind.__flags__ & HEAP_TYPE) and not issubclass(
+        kind, (int, float, complex, str, bytes, type, enum.Enum, BaseException, torch.Tensor, *C_CONTAINERS)
+    )
+
+
+def is_type_form(container: Any) -> bool:
+    """Whether subscripting `container` makes a description of a type, which is a constant."""
+    if isinstance(container, type):
+        method = lookup_special(container, "__class_getitem__")
+        function = getattr(method, "__func__", method)
+        return getattr(function, "__module__", None) in ("typing", "typing_extensions", None) and method is not None
+    return type(container).__module__ == "typing"
 
 
 def specialised(value: Any) -> Any:
@@ -155,7 +173,9 @@ class Operators(TracerState):
     def _binary_protocol(self, function: Any, symbol: str, forward: str, reflected: str, left: Any, right: Any) -> Any:
         left_python = self.is_python_method(left, forward)
         right_python = self.is_python_method(right, reflected)
-        if not left_python and not right_python:
+        if not left_python and not right_python and not is_program_kind(type(left)) and not is_program_kind(type(right)):
+            if symbol.startswith("%") and isinstance(left, (str, bytes)):
+                right = self._shown_operands(right)
             self.require_c_value(left, function.__name__)
             self.require_c_value(right, function.__name__)
             self.world.read_deep(left)
@@ -178,6 +198,22 @@ class Operators(TracerState):
             f"'{kind.__name__}' and '{other.__name__}'"
         )
         raise UserException(TypeError(text))
+
+    def _shown_operands(self, operands: Any) -> Any:
+        """What `%` puts into a text: numbers as they are, other values as the program shows them."""
+
+        def ready(value: Any) -> Any:
+            value = specialised(value)
+            if type(value) in NUMBERS or is_constant(value):
+                return value
+            return self.shown(value)
+
+        if type(operands) is tuple:
+            self.world.read(operands)
+            return tuple(ready(part) for part in operands)
+        if isinstance(operands, dict):
+            return {key: ready(held) for key, held in self.pairs_of(operands).items()}
+        return ready(operands)
 
     def _attempt(self, target: Any, name: str, operand: Any) -> Any:
         method = lookup_special(type(target), name)
@@ -203,7 +239,7 @@ class Operators(TracerState):
     def require_c_value(self, value: Any, what: str) -> None:
         """Break unless C code may read `value`: the interpreter knows what such code looks at."""
         kind = type(value)
-        if kind in NUMBERS or kind in C_VALUES or kind is AbstractTensor or guard_kind(value) is not None:
+        if kind is Shown or kind in NUMBERS or kind in C_VALUES or kind is AbstractTensor or guard_kind(value) is not None:
             return
         if isinstance(value, C_CONTAINERS):
             for part in dict.values(value) if isinstance(value, dict) else list(value):
@@ -239,7 +275,7 @@ class Operators(TracerState):
             return self._tensor_binary(function, forward, reflected, left, right)
         left_python = self.is_python_method(left, forward)
         right_python = self.is_python_method(right, reflected)
-        if left_python or right_python:
+        if left_python or right_python or is_program_kind(kind) or is_program_kind(other):
             self.world.guard_type(left)
             self.world.guard_type(right)
             attempts = [(left, right, forward), (right, left, reflected)]
@@ -370,6 +406,8 @@ class Operators(TracerState):
         if type(container) is AbstractTensor:
             self.world.read_deep(key)
             return self.operate(operator.getitem, (container, key), {})
+        if is_type_form(container) and is_constant(key):
+            return self.native(operator.getitem, container, key)
         if self.is_python_method(container, "__getitem__"):
             self.world.guard_type(container)
             return self.call(self.special(container, "__getitem__"), [key], {})
@@ -557,6 +595,10 @@ class Operators(TracerState):
         raise Break("c_reads_object", f"hashing a {type(value).__name__}")
 
     # Formatting
+
+    def shown(self, value: Any) -> Shown:
+        """What C code formats in place of a value."""
+        return Shown(self, value)
 
     def format(self, value: Any, conversion: str, specification: Any) -> str:
         value = specialised(value)

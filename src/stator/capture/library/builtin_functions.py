@@ -275,12 +275,46 @@ def _binary_with(symbol: str) -> Any:
     return lambda tracer, args, kwargs: tracer.binary(symbol, args[0], args[1])
 
 
+def _type_check(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return tracer.native(type.__subclasscheck__, args[0], tracer.type_of(args[1]))
+
+
+def _maketrans(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    for arg in args:
+        tracer.require_c_value(arg, "maketrans")
+        tracer.world.read_deep(arg)
+    return tracer.native(str.maketrans, *args)
+
+
+def _index_of(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> int:
+    for index, part in enumerate(tracer.listed(args[0])):
+        if tracer.identical(part, args[1]) or tracer.truth(tracer.compare("==", part, args[1])):
+            return index
+    raise UserException(ValueError("sequence.index(x): x not in sequence"))
+
+
+def _count_of(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> int:
+    return sum(
+        bool(tracer.identical(part, args[1]) or tracer.truth(tracer.compare("==", part, args[1])))
+        for part in tracer.listed(args[0])
+    )
+
+
+def _length_hint(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if hasattr(type(args[0]), "__len__"):
+        return tracer.length(args[0])
+    return NotImplemented
+
+
 def _type_call(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return tracer.instantiate(args[0], args[1:], kwargs)
 
 
 FUNCTIONS: dict[Any, Any] = {
     type.__dict__["__call__"]: _type_call,
+    type.__dict__["__instancecheck__"]: _type_check,
+    type.__dict__["__subclasscheck__"]: lambda tracer, args, kwargs: tracer.native(type.__subclasscheck__, *args),
+    str.maketrans: _maketrans,
     len: _len,
     iter: _iter,
     next: _next,
@@ -311,6 +345,11 @@ FUNCTIONS: dict[Any, Any] = {
     operator.getitem: lambda tracer, args, kwargs: tracer.get_item(*args),
     operator.setitem: lambda tracer, args, kwargs: tracer.set_item(*args),
     operator.delitem: lambda tracer, args, kwargs: tracer.delete_item(*args),
+    operator.concat: _binary_with("+"),
+    operator.iconcat: _binary_with("+="),
+    operator.indexOf: _index_of,
+    operator.countOf: _count_of,
+    operator.length_hint: _length_hint,
     operator.contains: lambda tracer, args, kwargs: tracer.contains(*args),
     operator.truth: lambda tracer, args, kwargs: bool(tracer.truth(args[0])),
     operator.not_: lambda tracer, args, kwargs: not tracer.truth(args[0]),

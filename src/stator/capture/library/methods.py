@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from stator.capture.control import Break, UserException
+from stator.capture.shown import Shown
 from stator.tensors.abstract import AbstractTensor
+from stator.values.constants import is_constant
 
 if TYPE_CHECKING:
     from stator.capture.tracer import Tracer
@@ -194,10 +196,13 @@ def _update(tracer: Tracer, function: Any, target: Any, rest: list[Any], kwargs:
         if isinstance(source, dict) or hasattr(type(source), "keys"):
             pairs = tracer.pairs_of(source)
         else:
-            for pair in tracer.listed(source):
+            for index, pair in enumerate(tracer.listed(source)):
+                if type(pair) is not AbstractTensor and not hasattr(type(pair), "__iter__"):
+                    text = f"cannot convert dictionary update sequence element #{index} to a sequence"
+                    raise UserException(TypeError(text))
                 parts = tracer.listed(pair)
                 if len(parts) != 2:
-                    text = f"dictionary update sequence element #0 has length {len(parts)}; 2 is required"
+                    text = f"dictionary update sequence element #{index} has length {len(parts)}; 2 is required"
                     raise UserException(ValueError(text))
                 pairs[tracer.check_hashable(parts[0])] = parts[1]
     world = tracer.world
@@ -259,6 +264,9 @@ def _value_method(tracer: Tracer, function: Any, name: str, args: list[Any], kwa
         kwargs = dict(kwargs)
         args = [args[0], *[_printable(tracer, part) for part in args[1:]]]
         kwargs = {key: _printable(tracer, part) for key, part in kwargs.items()}
+    elif name in ("sub", "subn") and isinstance(args[0], re.Pattern) and len(args) > 1 and callable(args[1]):
+        args = [args[0], tracer.callable_for_c(args[1]), *args[2:]]
+        return tracer.native(function, *args, **kwargs) if all(map(is_constant, args[2:])) else NotImplemented
     for part in (*args[1:], *kwargs.values()):
         if type(part) is AbstractTensor:
             if name.startswith("__"):
@@ -267,31 +275,6 @@ def _value_method(tracer: Tracer, function: Any, name: str, args: list[Any], kwa
         tracer.require_c_value(part, name)
         tracer.world.read_deep(part)
     return tracer.native(function, *args, **kwargs)
-
-
-class Shown:
-    """Stands for a value of the program in `str.format`: formats through the interpreter."""
-
-    __slots__ = ("_tracer", "_value")
-
-    def __init__(self, tracer: Tracer, value: Any) -> None:
-        self._tracer = tracer
-        self._value = value
-
-    def __format__(self, specification: str) -> str:
-        return str(self._tracer.from_c(self._tracer.format, self._value, "", specification))
-
-    def __str__(self) -> str:
-        return str(self._tracer.from_c(self._tracer.to_string, self._value, "__str__"))
-
-    def __repr__(self) -> str:
-        return str(self._tracer.from_c(self._tracer.to_string, self._value, "__repr__"))
-
-    def __getattr__(self, name: str) -> Any:
-        return Shown(self._tracer, self._tracer.from_c(self._tracer.load_attr, self._value, name))
-
-    def __getitem__(self, key: Any) -> Any:
-        return Shown(self._tracer, self._tracer.from_c(self._tracer.get_item, self._value, key))
 
 
 def _printable(tracer: Tracer, value: Any) -> Any:

@@ -112,7 +112,7 @@ def _deepcopy(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
     def copied(part: Any) -> Any:
         kind = type(part)
-        if is_constant(part) or isinstance(part, (types.FunctionType, type)):
+        if is_constant(part) or isinstance(part, (types.FunctionType, type, torch.SymInt, torch.SymFloat)):
             return part
         if id(part) in memo:
             return memo[id(part)]
