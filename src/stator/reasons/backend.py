@@ -22,6 +22,13 @@ def example():
 """,
     ),
     Reason(
+        id="suspended_function",
+        summary="{detail} is a generator or an asynchronous function: it runs piece by piece and is not compiled",
+        explanation="A call of such a function only makes an object; its body runs when that object is advanced, "
+        "between other code. There is no call to compile, so it stays the Python function it is.",
+        hint="Compile the functions it calls, or the function that consumes it",
+    ),
+    Reason(
         id="native_runtime_unavailable",
         summary="compiled graphs run step by step from Python: {detail}",
         explanation="The native runtime calls libtorch's C interface. It looks for each function, finds out how "

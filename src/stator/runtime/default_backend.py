@@ -36,7 +36,8 @@ def compile_graph(
         events.emit("fallback", reason="no_compiler_for_device", detail=device)
         return aot.aot_eager(graph_module, example_inputs)
     backend = aot.backend(functional_compiler(mode), decompositions=without_rows(aot.decompositions.CORE))
-    return backend(graph_module, example_inputs)
+    with config.patch(dict(options or {})):
+        return backend(graph_module, example_inputs)
 
 
 def functional_compiler(mode: str | None = None) -> Callable[[Any, Sequence[Any]], Any]:
