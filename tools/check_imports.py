@@ -22,7 +22,7 @@ ORDER = (
 )  # fmt: skip
 RANK = {room: -1 if room in BASE else place for place, room in enumerate(ORDER)}
 
-# (who, whom): why.
+# (who, whom): why. What is declared here is refused the other way round.
 DEPARTURES = {
     ("lower", "loops"): "rules of the table are written in the loop language, whose definition is in loops",
 }
@@ -107,7 +107,7 @@ def direction(where: str, room: str, target: str, used: set[tuple[str, str]]) ->
         yield f"{where}: {room} may not use the C core"
     elif room in BASE_ONLY and target not in BASE:
         yield f"{where}: {room} only consumes what the base defines, and {target} is not in it"
-    elif RANK[target] > RANK[room]:
+    elif RANK[target] > RANK[room] or (target, room) in DEPARTURES:
         yield f"{where}: {room} comes before {target} and may not know it"
 
 

@@ -21,7 +21,9 @@ def double(x):
     return x * 2
 
 
-@pytest.mark.parametrize("thing", [3, "double", None.__class__.__name__, [double], property(double), iter([1])])
+@pytest.mark.parametrize(
+    "thing", [3, "double", [double], property(double), iter([1])], ids=lambda it: type(it).__name__
+)
 def test_what_cannot_be_called_is_named(thing):
     with pytest.raises(InvalidOption, match=f"not a {type(thing).__name__}"):
         stator.compile(thing)
@@ -87,7 +89,7 @@ class Holder:
         yield x + 3
 
 
-@pytest.mark.parametrize("function", [numbers, later, stream, Holder().numbers])
+@pytest.mark.parametrize("function", [numbers, later, stream, Holder().numbers], ids=lambda it: it.__qualname__)
 def test_functions_that_run_piece_by_piece_stay_what_they_are(function):
     said = []
     unsubscribe = events.subscribe(lambda event: said.append(event.fields["reason"]), {"fallback"})
@@ -118,7 +120,7 @@ def test_generators_and_coroutines_still_work():
         (x.add, (x,)),
         (lambda value: value + 1, (x,)),
     ],
-    ids=repr,
+    ids=["builtin", "function of math", "method", "torch", "partial of torch", "partial", "bound", "lambda"],
 )
 def test_other_callables_are_compiled_through(function, arguments):
     expected = function(*arguments)

@@ -41,11 +41,12 @@ def loss_of(model, tokens):
 model, tokens = Model(), torch.randint(0, 10, (2, 5))
 compiled = stator.compile(loss_of, backend=BACKEND)
 if TRAIN:
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(2):
-        optimizer.zero_grad()
+        model.zero_grad()
         compiled(model, tokens).backward()
-        optimizer.step()
+        with torch.no_grad():  # an optimizer of torch.optim would import torch's compiler by itself
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
 else:
     model.eval()
     with torch.no_grad():
