@@ -16,6 +16,7 @@ State: none but memo tables of pure functions. An abstract tensor belongs to the
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,8 +26,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stator.aot.operators import Facts, facts
 from stator.aot.refusal import refuse
+from stator.sizes.meta_rules import symbols_in
+from stator.sizes.shapes import as_strided, empty_strided, is_symbolic
 
 aten = torch.ops.aten
+
+
+class _Tracing(threading.local):
+    """The context of the symbols of this thread's trace, if it has any."""
+
+    context: Any = None
+
+
+tracing = _Tracing()
 _make = torch.Tensor._make_wrapper_subclass
 
 
@@ -107,8 +119,8 @@ def contiguous_strides(size: Sequence[Any]) -> tuple[Any, ...]:
     step: Any = 1
     for length in reversed(size):
         strides.append(step)
-        if length != 1:
-            step = step * (length if not isinstance(length, int) or length > 1 else 1)
+        if not isinstance(length, int) or length > 1:
+            step = step * length
     strides.reverse()
     return tuple(strides)
 
@@ -188,6 +200,8 @@ def meta_twin(tensor: AbstractTensor) -> torch.Tensor:
     twin = tensor.twin
     if twin is not None:
         return twin
+    if is_symbolic(tensor):
+        return _symbolic_twin(tensor)
     memory = tensor.memory
     if memory.nbytes is None:
         memory.nbytes = (tensor.storage_offset() + extent(tensor.shape, tensor.stride())) * tensor.element_size()
@@ -199,6 +213,20 @@ def meta_twin(tensor: AbstractTensor) -> torch.Tensor:
     twin = torch.empty((0,), dtype=tensor.dtype, device="meta").set_(
         flat.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
     )
+    if tensor.is_conj():
+        torch._C._set_conj(twin, True)
+    if tensor.is_neg():
+        torch._C._set_neg(twin, True)
+    tensor.twin = twin
+    return twin
+
+
+def _symbolic_twin(tensor: AbstractTensor) -> torch.Tensor:
+    """The same with symbolic sizes; it shares no memory, since nobody can ask a size how many bytes it is."""
+    size, stride, offset = list(tensor.shape), list(tensor.stride()), tensor.storage_offset()
+    twin = empty_strided(size, stride, tensor.dtype, "meta")
+    if not isinstance(offset, int) or offset:
+        twin = as_strided(twin, size, stride, offset)
     if tensor.is_conj():
         torch._C._set_conj(twin, True)
     if tensor.is_neg():
@@ -243,7 +271,7 @@ def as_abstract(value: torch.Tensor) -> AbstractTensor:
 
 def evaluate(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The results of one operator on abstract arguments."""
-    if op in _RULES:
+    if op in _RULES and (tracing.context is None or op in SAFE_WITH_SYMBOLS or symbols_in(args, kwargs) is None):
         if kwargs or any(type(value) is not AbstractTensor and isinstance(value, torch.Tensor) for value in args):
             args = map_tensors(as_abstract, args)
             kwargs = map_tensors(as_abstract, kwargs)
@@ -285,6 +313,8 @@ def result_device(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.device:
     return torch.get_default_device() if asked is None else torch.device(asked)
 
 
+# Rules that give for symbolic sizes what torch gives, without asking more of them than it must.
+SAFE_WITH_SYMBOLS: set[Any] = set()
 # Filled by `rules`, which needs this module's constructors.
 _RULES: dict[Any, Callable[..., Any]] = {}
 _FALLBACK: list[Callable[[OpOverload, Facts, tuple[Any, ...], dict[str, Any]], Any]] = []

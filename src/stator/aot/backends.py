@@ -16,7 +16,8 @@ optimising backend would use. Their results tell at which stage a difference fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,14 +26,16 @@ import torch.fx
 from stator import events
 from stator.aot import decompositions as decomposition_sets
 from stator.aot.absent import without
-from stator.aot.abstract import AbstractTensor
+from stator.aot.abstract import AbstractTensor, tracing
 from stator.aot.export import Compiler, to_graph_module
 from stator.aot.interpret import lift
 from stator.aot.joint import Joint, trace_joint
 from stator.aot.partition import Partitioner, Split, partition
-from stator.aot.tape import Tape
+from stator.aot.symbolic import Facts, context_of, facts_of, missing, settle
+from stator.aot.tape import INPUT, Step, Tape
 from stator.aot.wrapper import Plan, base_of, build
 from stator.exc import Unsupported
+from stator.sizes import SizeContext
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -73,14 +76,53 @@ def _compile(
     owned = lift(gm)
     every = [*inputs, *owned.values()]
     every_name = [*names, *_owned_names(owned, names)]
+    known = [
+        facts_of(node.meta.get("example_value"), value)
+        for node, value in zip((node for node in gm.graph.nodes if node.op == "placeholder"), inputs, strict=False)
+    ]
     places = {id(tensor): len(inputs) + place for place, tensor in enumerate(owned.values())}
     try:
-        joint = trace_joint(gm, every, every_name, places, decompositions)
+        with _tracing(context_of(known)):
+            return _compiled(
+                gm, inputs, owned, every, every_name, places, known, fw_compiler, bw_compiler, inference_compiler,
+                decompositions, how,
+            )  # fmt: skip
     except Unsupported as error:
-        if error.reason != "aot_aliased_inputs":
+        if error.reason not in ("aot_aliased_inputs", "aot_symbolic"):
             raise
         events.emit("fallback", reason=error.reason, detail=str(error))
         return gm.forward
+
+
+@contextmanager
+def _tracing(context: SizeContext | None) -> Iterator[None]:
+    """Around a trace with symbols. The program's own decisions are guarded: what is asked here is for 0 and 1 alike."""
+    if context is None:
+        yield
+        return
+    outer, tracing.context = tracing.context, context
+    try:
+        with context.presuming(always=True):
+            yield
+    finally:
+        tracing.context = outer
+
+
+def _compiled(
+    gm: torch.fx.GraphModule,
+    inputs: list[Any],
+    owned: Mapping[str, torch.Tensor],
+    every: list[Any],
+    names: list[str],
+    places: Mapping[int, int],
+    known: Sequence[Facts | None],
+    fw_compiler: Compiler,
+    bw_compiler: Compiler,
+    inference_compiler: Compiler,
+    decompositions: Mapping[Any, Callable[..., Any]] | None,
+    how: Partitioner,
+) -> Callable[..., Any]:
+    joint = trace_joint(gm, every, names, places, decompositions, known)
     every += [base_of(base, every) for base in joint.bases] + joint.adopted
     if any(joint.differentiable):
         plan = _training(joint, every, fw_compiler, bw_compiler, how)
@@ -104,6 +146,7 @@ def _owned_names(owned: Mapping[str, torch.Tensor], taken: Sequence[str]) -> lis
 
 
 def _inference(joint: Joint, inputs: Sequence[Any], compiler: Compiler) -> Plan:
+    settle(joint.tape)
     module = to_graph_module(joint.tape, "Inference")
     events.emit("aot_graph", which="inference", graph_module=module)
     requires = any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
@@ -117,6 +160,7 @@ def _training(
         events.emit("aot_joint_graph", graph_module=to_graph_module(joint.tape, "Joint"))
     tangents = [step.value for step in joint.tape.inputs[joint.inputs :]]
     split = partition(joint, how)
+    _keep_symbols(split, joint)
     forward = to_graph_module(split.forward, "Forward")
     events.emit("aot_graph", which="forward", graph_module=forward)
     backward_tape = split.backward
@@ -163,6 +207,18 @@ def _partial(tape: Tape, kept: int, absent: tuple[bool, ...], compiler: Compiler
         return tuple([next(made) if there else None for there in mask])
 
     return run
+
+
+def _keep_symbols(split: Split, joint: Joint) -> None:
+    """Sizes the backward needs and no tensor it gets tells come from the forward, as numbers."""
+    lacking = missing(split.backward, values=True)
+    for symbol in lacking:
+        place = len(split.kept)
+        split.backward.inputs.insert(place, Step(INPUT, f"size_{place}", value=symbol))
+        split.kept.append(("value", len(split.forward.outputs) - joint.results))
+        split.forward.outputs.append(symbol)
+    settle(split.forward)
+    settle(split.backward)
 
 
 def _further(split: Split, joint: Joint) -> int:

@@ -19,6 +19,7 @@ so that results alias each other and the arguments exactly as eager results do, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +35,7 @@ from stator.aot.interpret import Interpreter, restored_modes
 from stator.aot.pointwise import is_dense
 from stator.aot.recorder import Recorder
 from stator.aot.refusal import refuse
+from stator.aot.symbolic import Facts, SymbolicCalls, context_of
 from stator.aot.tape import CALL, INPUT, Step, Tape, like
 from stator.aot.tracing import check_plain, recording
 
@@ -130,13 +132,15 @@ def trace_joint(
     names: Sequence[str],
     owned: Mapping[int, int],
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+    known: Sequence[Facts | None] = (),
 ) -> Joint:
-    """See the module. `owned` maps the id of a tensor the module holds to the number of the input that carries it."""
+    """See the module. `owned` maps the id of a tensor the module holds to the number of the input that carries it.
+    `known` tells what the first inputs are beyond their examples: symbolic sizes and numbers."""
     groups: list[list[int]] = []
     while True:
         recorder = Recorder(decompositions=decompositions)
         try:
-            return _Tracing(recorder, module, inputs, names, owned, groups).run()
+            return _Tracing(recorder, module, inputs, names, owned, groups, known).run()
         except _SharedMemory as found:
             groups = groups + found.groups
         finally:
@@ -154,9 +158,13 @@ class _Tracing:
         names: Sequence[str],
         owned: Mapping[int, int],
         groups: Sequence[Sequence[int]] = (),
+        known: Sequence[Facts | None] = (),
     ) -> None:
         self.recorder = recorder
         self.groups = groups
+        self.known = known
+        if groups and context_of(known) is not None:
+            raise refuse("aot_aliased_inputs", detail="arguments of symbolic sizes")
         self.bases: list[Base] = []
         self.module = module
         self.inputs = list(inputs)
@@ -176,7 +184,7 @@ class _Tracing:
             self._add_base(group)
         self.given = len(self.inputs)
         recorder.adopt_real = self._adopt
-        with recording(recorder), restored_modes():
+        with recording(recorder), restored_modes(), self._calls():
             owned = {identity: self.values[place] for identity, place in self.owned.items()}
             placeholders = sum(1 for node in self.module.graph.nodes if node.op == "placeholder")
             result = Interpreter(recorder, owned).run(self.module, self.values[:placeholders])
@@ -190,6 +198,9 @@ class _Tracing:
         self._differentiate(joint, result_tensors)
         self._functionalise(joint, result_tensors)
         return joint
+
+    def _calls(self) -> Any:
+        return nullcontext() if context_of(self.known) is None else SymbolicCalls()
 
     def _adopt(self, real: torch.Tensor) -> AbstractTensor:
         """A tensor that code reaches by itself becomes an argument the runtime passes: it may be written or trained."""
@@ -205,14 +216,20 @@ class _Tracing:
 
     # --- inputs ------------------------------------------------------------------------------------------------
     def _add_input(self, name: str, value: Any) -> None:
+        place = len(self.values)
+        facts = self.known[place] if place < len(self.known) else None
         if not isinstance(value, torch.Tensor):
+            value = value if facts is None else facts.number
             self.recorder.tape.inputs.append(Step(INPUT, name, value=value))
             self.leaves.append(None)
             self.values.append(value)
             return
         check_plain(value)
         key = value.untyped_storage()._cdata if value.layout is torch.strided else id(value)
-        made = self.recorder.input(name, value, memory=self.memory_of.get(key))
+        sizes: dict[str, Any] = {}
+        if facts is not None:
+            sizes = {"size": facts.shape, "stride": facts.strides, "offset": facts.offset}
+        made = self.recorder.input(name, value, memory=self.memory_of.get(key), **sizes)
         self.memory_of[key] = made.memory
         self.leaves.append(made)
         if value.requires_grad:

@@ -10,6 +10,7 @@ Custom operators run their `register_fake` function on abstract tensors, so that
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -21,8 +22,10 @@ from stator.aot import abstract, dynamo_free
 from stator.aot.abstract import AbstractMode, AbstractTensor, fresh, meta_twin, result_device, view_of
 from stator.aot.operators import Facts, argument, has_tag
 from stator.aot.refusal import refuse
+from stator.sizes.meta_rules import SymbolicMeta
 
 aten = torch.ops.aten
+SYMBOLIC, PLAIN = SymbolicMeta(), nullcontext()
 _VALUE_TAGS = (torch.Tag.data_dependent_output,)
 _SIZE_TAGS = (torch.Tag.dynamic_output_shape,)
 
@@ -102,7 +105,8 @@ def _by_twins(op: OpOverload, row: Facts, args: tuple[Any, ...], kwargs: dict[st
     if meta_kwargs.get("generator") is not None:
         meta_kwargs["generator"] = None
     try:
-        results = op(*meta_args, **meta_kwargs)
+        with SYMBOLIC if abstract.tracing.context is not None else PLAIN:
+            results = op(*meta_args, **meta_kwargs)
     except NotImplementedError as error:
         if "aten::" in str(error) and row.namespace != "aten" and _qualified(op) not in str(error):
             raise

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from stator.aot.abstract import AbstractTensor, contiguous_strides
+from stator.aot.abstract import AbstractTensor, contiguous_strides, tracing
+from stator.sizes.shapes import is_symbolic, pointwise_layout
 
 Layout = tuple[tuple[Any, ...], tuple[Any, ...]]
 
@@ -55,6 +56,9 @@ def same_device(tensors: Sequence[AbstractTensor]) -> torch.device | None:
 
 def layout_of(tensors: Sequence[AbstractTensor]) -> Layout | None:
     """Sizes and strides of the result of a pointwise operator on `tensors`."""
+    if tracing.context is not None and any(map(is_symbolic, tensors)):
+        sizes, strides = pointwise_layout([(list(tensor.shape), list(tensor.stride())) for tensor in tensors])
+        return tuple(sizes), tuple(strides)
     first = tensors[0]
     size = first.shape
     if first.is_contiguous():

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from stator.aot.abstract import _RULES, AbstractTensor, contiguous_strides, fresh
+from stator.aot.abstract import _RULES, SAFE_WITH_SYMBOLS, AbstractTensor, contiguous_strides, fresh
 from stator.aot.pointwise import broadcast, is_dense, layout_of, promote, same_device
 
 aten = torch.ops.aten
@@ -115,6 +115,8 @@ def _register_pointwise() -> None:
                     plain = all(_promotes_plainly(name, item) for item in numbers)
                     if plain and "out" not in overload and str(schema.returns[0].type) == "Tensor":
                         RULES[getattr(operators, overload)] = chosen
+                        if chosen is rule:
+                            SAFE_WITH_SYMBOLS.add(getattr(operators, overload))
 
 
 def _promotes_plainly(name: str, item: Any) -> bool:
@@ -134,6 +136,20 @@ _NUMBERS_ASIDE = frozenset(
 @rule(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
 def _divide(*args: Any, **kwargs: Any) -> Any:
     return _pointwise_rule("float")(*args, **kwargs)
+
+
+# Rules below whose formulas compare no sizes but those the operator itself needs equal.
+SAFE_WITH_SYMBOLS.update(
+    (
+        aten.div.Tensor, aten.div.Scalar, aten.where.self, aten.fill_.Scalar, aten.zero_.default, aten.mm.default,
+        aten.bmm.default, aten.sum.default, aten.mean.default, aten.detach.default, aten.alias.default,
+        aten.permute.default, aten.transpose.int, aten.t.default, aten.unsqueeze.default, aten.as_strided.default,
+        aten.empty.memory_format, aten.zeros.default, aten.ones.default, aten.full.default, aten.new_empty.default,
+        aten.new_zeros.default, aten.new_ones.default, aten.new_empty_strided.default, aten.empty_strided.default,
+        aten.view.default, aten._unsafe_view.default, aten.sum.dim_IntList, aten.mean.dim, aten._softmax.default,
+        aten._log_softmax.default, aten.native_layer_norm.default, aten.native_dropout.default,
+    )
+)  # fmt: skip
 
 
 @rule(aten.where.self)

@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
-from stator.aot.abstract import AbstractTensor, contiguous_strides, view_of
+from stator.aot.abstract import AbstractTensor, contiguous_strides, tracing, view_of
 from stator.aot.rules import rule
+from stator.sizes import shapes
+from stator.sizes.meta_rules import symbols_in
 
 aten = torch.ops.aten
 
@@ -245,8 +247,16 @@ def _view_strides(x: AbstractTensor, size: Sequence[Any]) -> Sequence[Any] | Non
     return strides if place == -1 else None
 
 
+def _symbolic_view(x: AbstractTensor, size: Sequence[Any]) -> Any:
+    new = shapes.infer_size(list(size), shapes.numel(x.shape))
+    strides = shapes.view_strides(list(x.shape), list(x.stride()), new)
+    return NotImplemented if strides is None else view_of(x, new, strides)
+
+
 @rule(aten.view.default, aten._unsafe_view.default)
 def _view(x: Any, size: Sequence[Any]) -> Any:
+    if tracing.context is not None and symbols_in((x, size), {}) is not None:
+        return _symbolic_view(x, size)
     sizes = _resolved_size(x, size)
     if sizes is None:
         return NotImplemented

@@ -24,8 +24,10 @@ import torch
 import torch.utils._pytree as pytree
 
 from stator import events
-from stator.aot.joint import Base, Joint, Output, Replay, whole_memory
+from stator.aot.joint import Base, Joint, Output, whole_memory
 from stator.aot.refusal import refuse
+from stator.aot.symbolic import has_symbols, text
+from stator.aot.tape import Step
 
 
 @dataclass
@@ -224,6 +226,10 @@ def _function(code: _Code, plan: Plan, arguments: list[str]) -> None:
     fixed = [f"r{place}" for place in returned if not joint.differentiable[place]]
     if fixed:
         code.add(1, f"ctx.mark_non_differentiable({', '.join(fixed)})")
+    joint_inputs = joint.tape.inputs[: joint.inputs]
+    for place, tangent in zip(joint.tangent_of, plan.tangents, strict=True):
+        if has_symbols(tangent.stride()):
+            code.add(1, f"ctx.stride{place} = {text(tuple(tangent.stride()), joint_inputs, arguments)}")
     code.add(1, "ctx.set_materialize_grads(False)")
     code.add(1, f"return ({''.join(f'r{place}, ' for place in returned)})")
     _backward(code, plan, arguments, returned)
@@ -246,11 +252,12 @@ def _backward(code: _Code, plan: Plan, arguments: list[str], returned: list[int]
         return
     code.names.update(plan=plan, is_grad_enabled=torch.is_grad_enabled, lay_out=_lay_out, settle_graph=_settle_graph)
     for place, tangent in zip(joint.tangent_of, plan.tangents, strict=True):
-        like = code.name("like", _Like(tangent))
-        static = all(isinstance(length, int) for length in (*tangent.shape, *tangent.stride()))
-        if static:
+        if has_symbols(tangent.stride()):
+            code.add(1, f"if g{place} is not None and g{place}.stride() != ctx.stride{place}:")
+            code.add(2, f"g{place} = lay_out(g{place}, ctx.stride{place})")
+        else:
             code.add(1, f"if g{place} is not None and g{place}.stride() != {tuple(tangent.stride())!r}:")
-            code.add(2, f"g{place} = lay_out(g{place}, {like})")
+            code.add(2, f"g{place} = lay_out(g{place}, {tuple(tangent.stride())!r})")
     tensors = iter(range(sum(plan.kept_is_tensor)))
     numbers = iter(range(len(plan.kept_is_tensor)))
     if any(plan.kept_is_tensor):
@@ -280,22 +287,11 @@ def _backward(code: _Code, plan: Plan, arguments: list[str], returned: list[int]
     code.add(1, f"return ({''.join(by_argument.get(place, 'None') + ', ' for place in range(joint.inputs))})")
 
 
-class _Like:
-    """What an oddly laid out gradient must look like."""
-
-    __slots__ = ("device", "dtype", "shape", "stride")
-
-    def __init__(self, tangent: torch.Tensor) -> None:
-        self.shape = tuple(tangent.shape)
-        self.stride = tuple(tangent.stride())
-        self.dtype = tangent.dtype
-        self.device = tangent.device
-
-
-def _lay_out(gradient: torch.Tensor, like: _Like) -> torch.Tensor:
-    for length, have, wanted in zip(like.shape, gradient.stride(), like.stride, strict=True):
+def _lay_out(gradient: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """A gradient in the layout that was traced."""
+    for length, have, wanted in zip(gradient.shape, gradient.stride(), strides, strict=True):
         if length != 1 and have != wanted:
-            made = torch.empty_strided(like.shape, like.stride, dtype=like.dtype, device=like.device)
+            made = torch.empty_strided(gradient.shape, strides, dtype=gradient.dtype, device=gradient.device)
             return made.copy_(gradient)
     return gradient
 
@@ -316,14 +312,16 @@ def _write_backs(code: _Code, plan: Plan, arguments: list[str], tracked: bool) -
 
 
 def _outputs(code: _Code, plan: Plan, arguments: list[str]) -> None:
+    joint_inputs = plan.joint.tape.inputs[: plan.joint.inputs]
     made: list[str] = []
     for number, output in enumerate(plan.joint.outputs):
-        made.append(_output(code, number, output, arguments, made))
+        made.append(_output(code, number, output, arguments, made, joint_inputs))
     for write in plan.joint.writes:
         if write.layout is not None:
             size, stride, offset = write.layout
             code.add(1, "with no_grad():")
-            code.add(2, f"{arguments[write.index]}.as_strided_({size!r}, {stride!r}, {offset!r})")
+            layout = text((size, stride, offset), joint_inputs, arguments)
+            code.add(2, f"{arguments[write.index]}.as_strided_(*{layout})")
     spec = plan.joint.out_spec
     plain = spec is None or (spec.type in (tuple, list) and all(child.is_leaf() for child in spec.children()))
     inner = "".join(f"{name}, " for name in made)
@@ -334,7 +332,11 @@ def _outputs(code: _Code, plan: Plan, arguments: list[str]) -> None:
         code.add(1, f"return tree_unflatten([{inner}], out_spec)")
 
 
-def _output(code: _Code, number: int, output: Output, arguments: list[str], made: list[str]) -> str:
+def _output(
+    code: _Code, number: int, output: Output, arguments: list[str], made: list[str], inputs: Sequence[Step]
+) -> str:
+    if output.kind == "constant" and has_symbols(output.value):
+        return text(output.value, inputs, arguments)
     if output.kind == "constant":
         return code.name("constant", output.value)
     if output.kind == "input":
@@ -344,16 +346,21 @@ def _output(code: _Code, number: int, output: Output, arguments: list[str], made
     if output.kind == "result":
         return f"r{output.index}"
     source = arguments[output.index] if output.kind == "view" else f"r{output.index}"
-    return _replayed(code, f"o{number}", source, output.replay, output.detach)
+    return _replayed(code, f"o{number}", source, output, arguments, inputs)
 
 
-def _replayed(code: _Code, label: str, source: str, replay: Replay, detach: bool) -> str:
-    expression = source
+def _replayed(
+    code: _Code, label: str, source: str, output: Output, arguments: list[str], inputs: Sequence[Step]
+) -> str:
+    expression, replay, detach = source, output.replay, output.detach
     if detach or not replay:
         expression = f"{expression}.detach()" if detach else f"{expression}.view_as({expression})"
     for op, args, kwargs, item in replay:
         callee = code.name("view", op)
         extra = f", *{code.name('args', args)}" if args else ""
+        if has_symbols(args):
+            parts = (text(arg, inputs, arguments) if has_symbols(arg) else code.name("arg", arg) for arg in args)
+            extra = f", {', '.join(parts)}"
         named = f", **{code.name('kwargs', kwargs)}" if kwargs else ""
         expression = f"{callee}({expression}{extra}{named})"
         if item is not None:

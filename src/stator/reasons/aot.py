@@ -49,6 +49,14 @@ ROWS: tuple[Reason, ...] = (
         + "    stator.trace(torch.ops.stator_example.shapeless)(torch.ones(2))\n",
     ),
     Reason(
+        id="aot_symbolic",
+        summary="a size or number that varies cannot be followed through autograd: {detail}",
+        explanation="The graph of operators is made once for all sizes; each size it uses must be computed from its "
+        "arguments. Where that fails the captured graph runs operator by operator.",
+        hint="pass dynamic=False for this function, or mark the size with stator.mark_static",
+        example="import torch, stator\n\ndef example():\n    stator.compile(torch.relu, dynamic=True)(torch.ones(3))\n",
+    ),
+    Reason(
         id="aot_layout",
         summary="a tensor of layout {detail} cannot be traced",
         explanation="Only strided tensors have the sizes and strides the trace reasons about; sparse, quantised and "

@@ -119,6 +119,7 @@ class SizeContext:
         self._frozen = False
         self._shape_only = False
         self._presuming = False
+        self._presuming_always = False
 
     # symbols
     def symbol(
@@ -288,6 +289,8 @@ class SizeContext:
     def presumption(self, question: Expr) -> bool | None:
         """The answer for sizes of two and more, unless the example at hand is the exception."""
         answer = self.facts.decide(self._of_several(question))
+        if self._presuming_always:
+            return answer
         hint = self.hint(question) if answer is not None else None
         return None if hint is not None and bool(hint) is not answer else answer
 
@@ -491,13 +494,17 @@ class SizeContext:
         return expr in self.infos and self.infos[expr].hint is None
 
     @contextmanager
-    def presuming(self) -> Iterator[None]:
-        """Inside, every decision is taken as `presume` takes it."""
-        outer, self._presuming = self._presuming, True
+    def presuming(self, always: bool = False) -> Iterator[None]:
+        """Inside, every decision is taken as `presume` takes it; `always`: whatever the example at hand is.
+
+        For traces of a program whose own decisions are guarded already.
+        """
+        outer = self._presuming, self._presuming_always
+        self._presuming, self._presuming_always = True, always or self._presuming_always
         try:
             yield
         finally:
-            self._presuming = outer
+            self._presuming, self._presuming_always = outer
 
     @contextmanager
     def shape_only(self) -> Iterator[None]:
