@@ -195,7 +195,7 @@ def _default_kept(plan: _Plan) -> list[Step]:
             kept[root_of(step)] = None
         elif step.region is not None and step not in plan.results and plan.may_repeat(step):
             _keep_sources(plan, step, kept, set())
-        elif step.kind == CALL and not isinstance(step.value, torch.Tensor):
+        elif step.kind == CALL and isinstance(step.value, (tuple, list)):
             kept.update(dict.fromkeys(_items_of(plan, step)))
         else:
             kept[step] = None

@@ -66,7 +66,6 @@ class Recorder(TorchDispatchMode):
         self.specialised: list[str] = []
         self.values: dict[int, torch.Tensor] = {}  # real mode: id of an abstract tensor -> its real twin
         self.alive: list[Any] = []
-        self.symbols: Any = None  # lowers symbolic numbers; see sizes.py
         self.adopt_real: Callable[[torch.Tensor], AbstractTensor] | None = None
         self.literals: set[Step] = set()
         self.moved: dict[Step, AbstractTensor] = {}  # step that made a memory -> the tensor whose sizes changed since
@@ -324,11 +323,6 @@ class Recorder(TorchDispatchMode):
         if kind is list or kind is tuple or kind is torch.Size:
             made = [self.lower(item, operands) for item in value]
             return made if kind is list else tuple(made)
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) and self.symbols is not None:
-            step = self.symbols.step_of(self, value)
-            if isinstance(step, Step):
-                operands.append(step)
-            return step
         return value
 
     # --- user lines --------------------------------------------------------------------------------------------

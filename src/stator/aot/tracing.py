@@ -25,7 +25,7 @@ import torch.utils._pytree as pytree
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 
 from stator.aot import lazy_symbolic, passes
-from stator.aot.abstract import AbstractTensor
+from stator.aot.abstract import AbstractTensor, tracing
 from stator.aot.checkpointing import settle_checkpoint
 from stator.aot.dynamo_free import settle_transforms
 from stator.aot.export import to_graph_module
@@ -33,7 +33,10 @@ from stator.aot.functionalise import written_handles
 from stator.aot.lines import user_line
 from stator.aot.recorder import Recorder
 from stator.aot.refusal import refuse
+from stator.aot.symbolic import SymbolicCalls, settle
 from stator.aot.tape import CALL, INPUT, Step, like, map_steps, substitute
+from stator.sizes.context import SizeContext
+from stator.values.source import Source, SourceTree
 
 MODES = ("fake", "real", "symbolic")
 
@@ -64,21 +67,25 @@ def _trace(
             raise refuse("aot_real_tensor", detail=description, line=recorder.line() or "")
         sources[f"_tensor_constant{len(recorder.tape.constants)}"] = description
 
+    context = SizeContext() if mode == "symbolic" else None
     recorder = Recorder(real=mode == "real", locate=user_line, on_real_tensor=meet_real)
     try:
-        abstract_leaves = [_abstract_leaf(recorder, name, leaf, mode) for name, leaf in zip(names, leaves, strict=True)]
+        abstract_leaves = [
+            _abstract_leaf(recorder, context, name, leaf) for name, leaf in zip(names, leaves, strict=True)
+        ]
         call_args, call_kwargs = pytree.tree_unflatten(abstract_leaves, in_spec)
-        with recording(recorder):
+        with following(context), recording(recorder), SymbolicCalls() if context else nullcontext():
             result = fn(*call_args, **call_kwargs)
         out_leaves, out_spec = pytree.tree_flatten(result)
         recorder.tape.outputs = [_lower_output(recorder, leaf) for leaf in out_leaves]
         _protect_literals(recorder)
+        settle(recorder.tape)
         passes.dead_code(recorder.tape)
         signature = _PyTreeInfo(argument_names, in_spec, out_spec)
         module = to_graph_module(recorder.tape, getattr(fn, "__name__", type(fn).__name__), _PyTreeCodeGen(signature))
         module.meta["mode"] = mode
         module.meta["constants"] = {name: sources.get(name, "made while tracing") for name in recorder.tape.constants}
-        module.meta["specialisations"] = _specialisations(names, leaves, recorder)
+        module.meta["specialisations"] = _specialisations(names, leaves, recorder, context)
         return module
     finally:
         recorder.close()
@@ -101,6 +108,16 @@ def _protect_literals(recorder: Recorder) -> None:
 
 
 @contextmanager
+def following(context: SizeContext | None) -> Iterator[None]:
+    """Around a trace whose sizes are symbols of `context`."""
+    outer, tracing.context = tracing.context, context or tracing.context
+    try:
+        yield
+    finally:
+        tracing.context = outer
+
+
+@contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
     """Everything a trace needs around it: the mode, one autograd thread, no inference mode."""
     settle_transforms()
@@ -116,15 +133,33 @@ def recording(recorder: Recorder) -> Iterator[None]:
         yield
 
 
-def _abstract_leaf(recorder: Recorder, name: str, leaf: Any, mode: str) -> Any:
+def _abstract_leaf(recorder: Recorder, context: SizeContext | None, name: str, leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor):
         recorder.tape.inputs.append(Step(INPUT, name, value=leaf))
         return leaf
     check_plain(leaf)
-    made = recorder.input(name, leaf)
+    sizes: dict[str, Any] = {}
+    if context is not None and leaf.dim() > 0:
+        sizes = symbolic_sizes(context, SourceTree((name,)).local(0), leaf)
+    made = recorder.input(name, leaf, **sizes)
     if leaf.requires_grad:
         made.requires_grad_(True)
     return made
+
+
+def symbolic_sizes(context: SizeContext, source: Source, tensor: torch.Tensor) -> dict[str, Any]:
+    """Symbolic sizes for a real tensor, and strides that follow from them where it is dense."""
+    size = [context.symbol(source.child("SIZE", dim), length) for dim, length in enumerate(tensor.shape)]
+    order = sorted(range(tensor.dim()), key=lambda dim: (tensor.stride(dim), -dim))
+    stride: list[Any] = list(tensor.stride())
+    step: Any = 1
+    real_step = 1
+    for dim in order:
+        if tensor.stride(dim) == real_step:
+            stride[dim] = step
+        step = stride[dim] * size[dim]
+        real_step = tensor.stride(dim) * max(tensor.shape[dim], 1)
+    return {"size": size, "stride": stride}
 
 
 def check_plain(tensor: torch.Tensor) -> None:
@@ -179,15 +214,16 @@ def _paths(value: Any) -> list[str]:
     ]
 
 
-def _specialisations(names: list[str], leaves: list[Any], recorder: Recorder) -> list[str]:
+def _specialisations(names: list[str], leaves: list[Any], recorder: Recorder, context: SizeContext | None) -> list[str]:
     found: list[str] = []
     for name, leaf in zip(names, leaves, strict=True):
         if isinstance(leaf, torch.Tensor):
-            if recorder.symbols is None:
+            if context is None:
                 found.append(f"{name} has size {tuple(leaf.shape)}")
         else:
             found.append(f"{name} is the constant {leaf!r}")
-    return found + recorder.specialised
+    guards = [] if context is None else [f"{context.text(guard.expr)} holds" for guard in context.guards]
+    return found + recorder.specialised + guards
 
 
 def _describe(fn: Callable[..., Any], tensor: torch.Tensor) -> str:
