@@ -161,7 +161,7 @@ class Everything:
         self.log.append(("del", name))
 
 
-@program(lambda: (T(3.0), Everything()))
+@program(lambda: (T(3.0), Everything()), known="isinstance asks objects for __class__, which their code may answer")
 def getattribute(x, e):
     e.one = 1
     del e.two

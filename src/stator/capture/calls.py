@@ -10,13 +10,14 @@ from __future__ import annotations
 import builtins
 import enum
 import functools
+import re
 import types
 from typing import Any
 
 import torch
 
 from stator._native.core import Dispatcher
-from stator.capture import marks, nonstrict
+from stator.capture import higher_order, marks, nonstrict
 from stator.capture.attributes import is_trusted
 from stator.capture.control import Break, UserException
 from stator.capture.frame import NULL, UNBOUND, Frame, Pending
@@ -43,8 +44,9 @@ GLOBAL_HOOKS = tuple(
     if hasattr(torch.nn.modules.module, names)
 )  # fmt: skip
 OWN_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+BOUND_C_METHOD = type(re.compile("").match)  # what binding a method that asks for its class gives
 C_CALLABLES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
-               types.MethodWrapperType, types.ClassMethodDescriptorType)  # fmt: skip
+               types.MethodWrapperType, types.ClassMethodDescriptorType, BOUND_C_METHOD)  # fmt: skip
 
 
 class Calls(TracerState):
@@ -74,6 +76,8 @@ class Calls(TracerState):
         handler = INSTANCES.get(kind)
         if handler is not None:
             return handler(self, function, args, kwargs)
+        if isinstance(function, torch._ops.HigherOrderOperator):
+            return higher_order.call_operator(self, function, args, kwargs)  # type: ignore[arg-type]  # parts are joined in Tracer
         handler = self._late_handler(function)
         if handler is not None:
             return handler(self, args, kwargs)
@@ -461,7 +465,7 @@ class Calls(TracerState):
             return self._new_of_c_base(args[0], function, args[1:], kwargs)
         if owner is not None and not isinstance(owner, types.ModuleType):
             kind = type(function)
-            if kind is types.BuiltinFunctionType or kind is types.MethodWrapperType:
+            if kind is types.BuiltinFunctionType or kind is types.MethodWrapperType or kind is BOUND_C_METHOD:
                 plain = underlying(function, owner)
                 owner = self._opened_builtin(function, owner)
                 if plain is not None:

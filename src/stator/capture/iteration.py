@@ -222,9 +222,6 @@ class Iteration(TracerState):
             raise UserException(TypeError(f"'{kind}' object is not a mapping"))
         raise UserException(TypeError(f"{self.described(function)} argument after ** must be a mapping, not {kind}"))
 
-    def described(self, function: Any) -> str:
-        raise NotImplementedError
-
     def pairs_of(self, value: Any) -> dict[Any, Any]:
         """A mapping as a dict."""
         if type(value) is InstanceDict:

@@ -160,7 +160,7 @@ class Operators(TracerState):
 
     def is_python_method(self, value: Any, name: str) -> bool:
         """Whether the special method is the program's code (or not known to be harmless C)."""
-        if type(value) is AbstractTensor:
+        if type(value) is AbstractTensor or type(value) in NUMBERS:
             return False
         method = lookup_special(type(value), name)
         return isinstance(method, (types.FunctionType, staticmethod, classmethod, property)) or (
@@ -564,6 +564,9 @@ class Operators(TracerState):
             return bool(self.native(operator.contains, container, item))
         if type(container) in (str, bytes, range):
             return bool(self.native(operator.contains, container, item))
+        kind = type(container)
+        if lookup_special(kind, "__iter__") is None and lookup_special(kind, "__getitem__") is None:
+            raise UserException(TypeError(f"argument of type '{kind.__name__}' is not iterable"))
         for part in self.listed(container) if not isinstance(container, (list, tuple)) else self._read(container):
             if self.identical(part, item) or self.truth(self.compare("==", part, item)):
                 return True

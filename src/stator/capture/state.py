@@ -54,6 +54,7 @@ class TracerState:
         self.loaded_globals: dict[tuple[int, str], Any] = {}
         self.effects: list[Any] = []  # replayed calls (printing), in order
         self.ahead: dict[int, Ahead] = {}  # id of a live iterator -> what it gives next
+        self.numbers: dict[int, Any] = {}  # tensors that stand for Python numbers, by id: they decide no dtype
         self.born: dict[int, int] = {}  # id of an object C code made -> the step that did
         self.boundary = 0  # how many C functions are between the root and the current frame
         self.modes_read: set[str] = set()
@@ -235,6 +236,9 @@ class TracerState:
         raise NotImplementedError
 
     def callable_for_c(self, function: Any) -> Any:
+        raise NotImplementedError
+
+    def described(self, function: Any) -> str:
         raise NotImplementedError
 
     def for_c(self, values: Iterable[Any]) -> list[Any]:

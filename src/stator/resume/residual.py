@@ -161,9 +161,12 @@ class ResidualBuilder:
             return self.fetch(sources[0])
 
         def call(function: Any, *parts: Any) -> str:
-            return f"{self.constant(function)}({', '.join(map(str, parts))})"
+            return f"{self.constant(function)}({', '.join(map(written, parts))})"
 
-        return str(fold(context.algebra, context.simplified(context.expr_of(value)), leaf, call))
+        def written(part: Any) -> str:
+            return part if type(part) is str else self.constant(part)
+
+        return written(fold(context.algebra, context.simplified(context.expr_of(value)), leaf, call))
 
     def sequence(self, values: Any) -> str:
         """Comma-separated expressions, with a trailing comma."""

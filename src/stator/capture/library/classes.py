@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stator.capture.control import Break, UserException
+from stator.capture.operators import specialised
 from stator.tensors.abstract import AbstractTensor
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def _deque(tracer: Tracer, cls: type, args: list[Any], kwargs: dict[str, Any]) -
 def _number(name: str) -> Any:
     def handler(tracer: Tracer, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if len(args) != 1 or kwargs:
-            return tracer.native(cls, *args, **kwargs)
+            return tracer.native(cls, *map(specialised, args), **kwargs)
         value = args[0]
         kind = type(value)
         if kind is AbstractTensor:
