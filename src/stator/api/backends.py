@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stator import aot
+from stator.capture.plain_operators import as_plain
 from stator.exc import InvalidBackend
 
 Backend = Callable[..., Any]
@@ -27,11 +28,11 @@ def stator_backend(graph_module: Any, example_inputs: Any, **settings: Any) -> A
 
 def eager(graph_module: Any, example_inputs: Any) -> Any:
     """Runs the captured graph as it is."""
-    return graph_module.forward
+    return as_plain(graph_module).forward
 
 
 # Backends that compile for the sizes at hand say so, or a graph with symbolic sizes would be wrong for others.
-for _static in (stator_backend, aot.aot_eager, aot.aot_eager_decomp_partition):
+for _static in (stator_backend,):
     setattr(_static, "takes_symbols", False)
 
 _registered: dict[str, Backend] = {

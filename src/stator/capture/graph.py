@@ -104,9 +104,13 @@ class GraphBuilder:
         """The node that computes a tensor, made now if need be."""
         node = tensor.node
         if node is not None:
+            if node.graph is not self.graph:
+                raise Break("tensor_without_origin", "a tensor made inside of a higher-order operator")
             return node
         if tensor.producer is not None:
             node = tensor.producer
+            if node.graph is not self.graph:
+                raise Break("tensor_without_origin", "a tensor made inside of a higher-order operator")
             for position in tensor.index:
                 node = self.graph.call_function(operator.getitem, (node, position))
             node.meta["example_value"] = tensor

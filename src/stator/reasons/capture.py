@@ -192,6 +192,55 @@ ROWS: tuple[Reason, ...] = (
         "Pass the operation plain values",
     ),
     Reason(
+        "higher_order_body",
+        "A function that an operation of the graph runs does more than compute: {detail}.",
+        "The operation decides how often it runs, so an effect of it can be neither replayed nor left out.",
+        "Return what is needed, and act on it after the call",
+        _example(
+            "return checkpoint(lambda a: (seen.append(1), a + 1)[1], x, use_reentrant=False)",
+            "x, seen",
+            "torch.ones(3), []",
+            before="from torch.utils.checkpoint import checkpoint",
+        ),
+    ),
+    Reason(
+        "higher_order_results",
+        "Functions of a higher-order operator do not give results of one kind: {detail}.",
+        "One operation gives tensors of one shape, type and structure, whichever way it goes.",
+        "Make the functions return the same shapes, types and structure",
+        """
+def example():
+    import contextlib, torch, stator
+
+    def f(x):
+        return torch.cond(x.sum() > 0, lambda a: a + 1, lambda a: a.sum(), (x,))
+
+    with contextlib.suppress(Exception):  # torch refuses it, too
+        stator.compile(f, backend="eager")(torch.ones(3))
+""",
+    ),
+    Reason(
+        "higher_order_operator",
+        "A higher-order operator is used in a way that is not captured: {detail}.",
+        "What it does with the functions it is given is not known here.",
+        "Call it outside of the compiled function",
+        _example(
+            "return checkpoint(torch.sin, x, use_reentrant=False, context_fn=lambda: (nullcontext(), nullcontext()))",
+            before="from contextlib import nullcontext\nfrom torch.utils.checkpoint import checkpoint",
+        ),
+    ),
+    Reason(
+        "reentrant_checkpoint",
+        "A checkpointed call runs its function again inside of the backward pass, as a backward pass of its own.",
+        "Such a backward writes gradients directly, where a graph would return them.",
+        "Pass use_reentrant=False to torch.utils.checkpoint.checkpoint",
+        _example(
+            "return checkpoint(torch.sin, x, use_reentrant=True)",
+            call="torch.ones(3, requires_grad=True)",
+            before="from torch.utils.checkpoint import checkpoint",
+        ),
+    ),
+    Reason(
         "instance_dict",
         "A whole namespace is looked at or changed: {detail}.",
         "Everything in it would have to be guarded.",

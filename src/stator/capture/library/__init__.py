@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from stator.capture import higher_order
 from stator.capture.library import (
     builtin_functions,
     classes,
@@ -32,6 +33,7 @@ FUNCTIONS: dict[Any, FunctionHandler] = {
     **torch_state.FUNCTIONS,
     **effects.FUNCTIONS,
     **modules.FUNCTIONS,
+    **higher_order.FUNCTIONS,
     **training.FUNCTIONS,
 }
 CLASSES: dict[type, ClassHandler] = {**classes.CLASSES, **standard.CLASSES, **training.CLASSES}

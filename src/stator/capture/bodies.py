@@ -1,0 +1,259 @@
+"""Functions that an operation of the graph runs: interpreted into graphs of their own.
+
+Contract. `trace_body` interprets a function of the program on abstract tensors while the tracer records into a graph
+of its own, and gives that graph with what came out. Tensors (and sizes) of the enclosing trace that the body uses are
+*lifted*: they become inputs of the body, and operands of the operation that runs it. A body that does anything but
+compute breaks the graph: it runs as often as the operation says, so an effect of it could be neither replayed nor
+left out.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from stator.capture.control import Break, Restart, UserException
+from stator.capture.graph import GraphBuilder
+from stator.tensors import engine
+from stator.tensors.abstract import AbstractTensor
+
+if TYPE_CHECKING:
+    from stator.capture.tracer import Tracer
+
+
+class BodyBuilder(GraphBuilder):
+    """The graph of a body; what comes from outside of it is lifted."""
+
+    def __init__(self, outer: GraphBuilder) -> None:
+        super().__init__(outer.stack_trace, outer.location)
+        self.outer = outer
+        self.sizes = outer.sizes
+        self.module_stack = outer.module_stack
+        self.lifted: dict[int, tuple[Any, torch.fx.Node]] = {}  # by identity: the outer value and its stand-in
+        self.numbers: list[tuple[Any, torch.fx.Node]] = []
+        self.written: list[AbstractTensor] = []  # lifted tensors that had been written before
+
+    def node_of(self, tensor: AbstractTensor) -> torch.fx.Node:
+        owner = tensor.node if tensor.node is not None else tensor.producer
+        if owner is not None and owner.graph is self.graph:
+            return super().node_of(tensor)
+        row = self.lifted.get(id(tensor))
+        if row is None:
+            if tensor.mutated:
+                tensor.mutated = False
+                self.written.append(tensor)
+            row = self.lifted[id(tensor)] = (tensor, self.parameter(tensor, "free"))
+        return row[1]
+
+    def parameter(self, value: Any, name: str) -> torch.fx.Node:
+        """A further input."""
+        node = self._placeholder(name)
+        node.meta["example_value"] = value
+        return node
+
+    def stand_in(self, tensor: AbstractTensor, shape: Any = None, strides: Any = None) -> AbstractTensor:
+        """An input that is a tensor like another one (or of the sizes given)."""
+        made = AbstractTensor(
+            tensor.shape if shape is None else torch.Size(shape),
+            tensor.strides if strides is None else tuple(strides),
+            tensor.dtype,
+            tensor.device,
+            tensor.requires_grad,
+            not tensor.requires_grad,
+        )
+        made.node = self.parameter(made, "arg")
+        return made
+
+    def lift_number(self, source: Any, value: Any) -> torch.fx.Node:
+        node = self.parameter(value, "size")
+        self.numbers.append((value, node))
+        return node
+
+    def guard_tensor(self, tensor: AbstractTensor) -> None:
+        self.outer.guard_tensor(tensor)
+
+    def lifted_values(self) -> list[Any]:
+        """What the operation must pass along after the body's own arguments."""
+        return [value for value, _ in self.lifted.values()] + [value for value, _ in self.numbers]
+
+    def align(self, values: Sequence[Any]) -> None:
+        """Have exactly these lifted inputs, in this order, after all others."""
+        nodes = {identity: node for identity, (_, node) in self.lifted.items()}
+        nodes.update({id(value): node for value, node in self.numbers})
+        last = self._last_placeholder
+        for value in values:
+            node = nodes.get(id(value))
+            if node is None:
+                node = self.parameter(value, "free")
+            elif node is not self._last_placeholder:
+                assert self._last_placeholder is not None and last is not None
+                self._last_placeholder.append(node)
+                self._last_placeholder = node
+
+    def finish(self, results: Any, name: str) -> torch.fx.GraphModule:
+        """The body as a module that returns `results` (nodes)."""
+        self.graph.output(results)
+        return torch.fx.GraphModule(self.attributes, self.graph, name)
+
+
+class Body:
+    """A body that was interpreted: its graph, and what it returned."""
+
+    def __init__(self, builder: BodyBuilder, result: Any) -> None:
+        self.builder = builder
+        self.result = result
+
+    def own_result(self, tensor: AbstractTensor, taken: set[int]) -> AbstractTensor:
+        """A result in memory of its own: what aliases an operand or another result is copied."""
+        root = tensor
+        while root.base is not None:
+            root = root.base
+        inside = root.node if root.node is not None else root.producer
+        foreign = inside is None or inside.graph is not self.builder.graph or inside.op == "placeholder"
+        if foreign or id(root) in taken:
+            copied = engine.compute(torch.Tensor.clone, (tensor,), {})
+            copied.node = self.builder.call(torch.clone, (tensor,), {}, copied)
+            return copied  # type: ignore[no-any-return]
+        taken.add(id(root))
+        return tensor
+
+
+def caller_step(tracer: Tracer) -> int:
+    """The step at which a trace can be broken before the current operation."""
+    for frame in tracer.frames[:-1]:
+        if not frame.resumable:
+            return frame.step
+    return tracer.frames[-1].step
+
+
+def refuse(tracer: Tracer, detail: str, reason: str = "higher_order_body") -> Restart:
+    """Traced again, the program breaks off before the operation: what the body did so far is forgotten."""
+    return Restart(caller_step(tracer), Break(reason, detail))
+
+
+def trace_body(
+    tracer: Tracer,
+    function: Any,
+    make_args: Any,
+    what: str,
+    kwargs: dict[str, Any] | None = None,
+) -> Body:
+    """Interpret `function(*make_args(builder))`."""
+    outer = tracer.graph
+    builder = BodyBuilder(outer)
+    args = make_args(builder)
+    before = _Effects(tracer, (function, args, kwargs))
+    tracer.graph = builder
+    if tracer.generaliser is not None:
+        tracer.generaliser.graph = builder
+    try:
+        result = tracer.call(function, list(args), dict(kwargs or {}))
+    except UserException as error:
+        raise refuse(tracer, f"a function given to {what} raises {type(error.value).__name__}") from None
+    finally:
+        tracer.graph = outer
+        if tracer.generaliser is not None:
+            tracer.generaliser.graph = outer
+    changed = before.changed(tracer)
+    if changed:
+        raise refuse(tracer, f"a function given to {what} {changed}")
+    if any(value.mutated for value, _ in builder.lifted.values()):
+        raise refuse(tracer, f"a function given to {what} writes a tensor it was not the one to make")
+    if any(node.meta["example_value"].mutated for node in builder.placeholders if _is_tensor(node)):
+        raise refuse(tracer, f"a function given to {what} writes its argument")
+    for tensor in builder.written:
+        tensor.mutated = True
+    return Body(builder, result)
+
+
+def _is_tensor(node: torch.fx.Node) -> bool:
+    return type(node.meta["example_value"]) is AbstractTensor
+
+
+class _Effects:
+    """What a function could have changed, as it stands: compared after it was interpreted."""
+
+    def __init__(self, tracer: Tracer, roots: Any) -> None:
+        self.modes = _modes()
+        self.effects = len(tracer.effects)
+        self.overlays = {key: dict(overlay.writes) for key, overlay in tracer.world.overlays.items()}
+        self.shadows = {key: _contents(shadow.copy) for key, shadow in tracer.world.shadow_of_copy.items()}
+        self.own = [(value, _contents(value)) for value in _reachable(tracer, roots)]
+
+    def changed(self, tracer: Tracer) -> str:
+        """What changed, in words; empty where nothing did."""
+        if _modes() != self.modes:
+            return "leaves a mode of torch changed"
+        if len(tracer.effects) != self.effects:
+            return "prints or logs"
+        for key, overlay in tracer.world.overlays.items():
+            held = self.overlays.get(key, {})
+            if overlay.writes.keys() != held.keys() or any(overlay.writes[name] is not held[name] for name in held):
+                return f"writes an attribute of a {type(overlay.target).__name__} it did not make"
+        for key, shadow in tracer.world.shadow_of_copy.items():
+            known = self.shadows.get(key)
+            if shadow.changed() if known is None else not _same(known, _contents(shadow.copy)):
+                return f"changes a {type(shadow.copy).__name__} it did not make"
+        for value, contents in self.own:
+            if not _same(contents, _contents(value)):
+                return f"changes a {type(value).__name__} it did not make"
+        return ""
+
+
+def _modes() -> tuple[Any, ...]:
+    rows = [(torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")]
+    return (torch.is_grad_enabled(), *rows)
+
+
+def _same(left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:
+    return len(left) == len(right) and all(one is other for one, other in zip(left, right, strict=True))
+
+
+def _contents(value: Any) -> tuple[Any, ...]:
+    """What a mutable value holds, by identity (kept alive by the tuple)."""
+    if isinstance(value, types.CellType):
+        try:
+            return (value.cell_contents,)
+        except ValueError:
+            return ()
+    if isinstance(value, dict):
+        return tuple(part for pair in dict.items(value) for part in pair)
+    if isinstance(value, (list, tuple, set, frozenset, collections.deque, bytearray)):
+        return tuple(value)
+    if isinstance(value, functools.partial):
+        return (value.func, value.args, value.keywords)
+    if isinstance(value, types.MethodType):
+        return (value.__func__, value.__self__)
+    names = getattr(value, "__dict__", None)
+    return tuple(part for pair in names.items() for part in pair) if isinstance(names, dict) else ()
+
+
+def _reachable(tracer: Tracer, roots: Any) -> list[Any]:
+    """The trace's own cells, containers and instances that a function reaches."""
+    found: list[Any] = []
+    seen: set[int] = set()
+    pending = [roots]
+    while pending:
+        value = pending.pop()
+        if id(value) in seen or isinstance(value, (type, types.ModuleType, str, int, float)):
+            continue
+        if type(value) is AbstractTensor:
+            continue
+        seen.add(id(value))
+        if isinstance(value, types.FunctionType):
+            pending.extend(value.__closure__ or ())
+            pending.extend(value.__defaults__ or ())
+            continue
+        if isinstance(value, types.CellType) and id(value) not in tracer.own_cells:
+            continue
+        if tracer.world.is_outside(value) and not isinstance(value, (tuple, types.MethodType, functools.partial)):
+            continue
+        found.append(value)
+        pending.extend(_contents(value))
+    return found
