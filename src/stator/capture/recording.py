@@ -59,6 +59,8 @@ class Recording(TracerState):
         for tensor in inputs:
             if self.has_torch_function(tensor):
                 raise Break("tensor_subclass", tensor.kind.__name__)
+        if self.numbers:
+            args, kwargs = self._settle_numbers(function, args, kwargs, inputs)
         result = self._compute(function, args, kwargs)
         name = getattr(function, "__name__", "")
         if result is NotImplemented:
@@ -72,7 +74,26 @@ class Recording(TracerState):
             raise Break("operator_result", f"{name} gives a {type(result).__name__}")
         node = self.graph.call(function, args, kwargs, result)
         self._attach(node, result, {id(tensor) for tensor in inputs})
+        if self.numbers and inputs and all(id(tensor) in self.numbers for tensor in inputs):
+            self.numbers.update((id(tensor), tensor) for tensor in outputs)
         return result
+
+    def _settle_numbers(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[AbstractTensor]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Where numbers meet tensors without dimensions, which they would promote, they take those tensors' type."""
+        if function is torch.Tensor.to or all(id(tensor) in self.numbers for tensor in inputs):
+            return args, kwargs
+        others = [tensor for tensor in inputs if id(tensor) not in self.numbers]
+        if any(tensor.shape or not tensor.dtype.is_floating_point for tensor in others):
+            return args, kwargs
+
+        def settled(leaf: Any) -> Any:
+            if type(leaf) is AbstractTensor and id(leaf) in self.numbers and leaf.dtype is not others[0].dtype:
+                return self.operate(torch.Tensor.to, (leaf, others[0].dtype), {})
+            return leaf
+
+        return engine.map_leaves(args, settled), engine.map_leaves(kwargs, settled)
 
     def _compute(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = getattr(function, "__name__", "")

@@ -11,6 +11,7 @@ a tensor of doubles they give the same bits without a break, and stay inputs of 
 
 from __future__ import annotations
 
+import operator
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ class UnrecordedLabel(torch.autograd.profiler.record_function):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __enter__(self) -> UnrecordedLabel:  # type: ignore[override]  # torch leaves its own without a type
+    def __enter__(self) -> UnrecordedLabel:
         return self
 
     def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
@@ -76,7 +77,9 @@ def _value(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
     value = args[0]
     if type(value) is not AbstractTensor or not value.dtype.is_floating_point:
         return NotImplemented
-    return tracer.operate(torch.Tensor.to, (value, torch.float64), {})
+    number = tracer.operate(torch.Tensor.to, (value, torch.float64), {})
+    tracer.numbers[id(number)] = number
+    return number
 
 
 def _number(tracer: Tracer, value: Any, target: Any) -> Any:
@@ -98,6 +101,26 @@ def _scaled(combine: Any, add: Any) -> Any:
             return NotImplemented
         scaled = tracer.operate(torch.Tensor.mul, (args[1], number), {})
         return tracer.operate(add, (args[0], tracer.operate(combine, (scaled, args[2]), {})), {})
+
+    return handler
+
+
+def _scaled_each(scaled: Any, in_place: bool) -> Any:
+    """The same for lists, with a tensor of one number for each."""
+
+    def handler(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if len(args) != 4 or kwargs or type(args[3]) is not AbstractTensor or len(args[3].shape) != 1:
+            return NotImplemented
+        lists = [tracer.listed(part) for part in args[:3]]
+        if len({len(part) for part in lists} | {args[3].shape[0]}) != 1:
+            return NotImplemented
+        results = []
+        for index, parts in enumerate(zip(*lists, strict=True)):
+            number = tracer.operate(operator.getitem, (args[3], index), {})
+            results.append(scaled(tracer, list(parts), {"value": number}))
+        if any(result is NotImplemented for result in results):
+            raise Break("operator_error", "a list operation with numbers that are tensors")
+        return None if in_place else tuple(results)
 
     return handler
 
@@ -146,6 +169,10 @@ FUNCTIONS: dict[Any, Any] = {
     torch.Tensor.addcmul: _scaled(torch.Tensor.mul, torch.Tensor.add),
     torch.Tensor.addcdiv_: _scaled(torch.Tensor.div, torch.Tensor.add_),
     torch.Tensor.addcmul_: _scaled(torch.Tensor.mul, torch.Tensor.add_),
+    torch._foreach_addcdiv: _scaled_each(_scaled(torch.Tensor.div, torch.Tensor.add), in_place=False),
+    torch._foreach_addcmul: _scaled_each(_scaled(torch.Tensor.mul, torch.Tensor.add), in_place=False),
+    torch._foreach_addcdiv_: _scaled_each(_scaled(torch.Tensor.div, torch.Tensor.add_), in_place=True),
+    torch._foreach_addcmul_: _scaled_each(_scaled(torch.Tensor.mul, torch.Tensor.add_), in_place=True),
     torch.add: _weighted(torch.Tensor.add),
     torch.sub: _weighted(torch.Tensor.sub),
     torch.Tensor.add: _weighted(torch.Tensor.add),
