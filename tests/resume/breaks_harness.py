@@ -64,7 +64,11 @@ class Counting:
 
     def __call__(self, module: torch.fx.GraphModule, example_inputs: Any) -> Callable[..., Any]:
         calls = [node for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
-        count = sum(getattr(node.target, "__name__", node.target) not in MODES for node in calls)
+        count = sum(
+            getattr(node.target, "__name__", node.target) not in MODES
+            and not isinstance(node.meta.get("example_value"), (torch.SymInt, torch.SymFloat, int, float))
+            for node in calls
+        )
         self.graphs.append(count)
 
         def run(*inputs: Any) -> Any:
@@ -94,6 +98,8 @@ def plain(value: Any, seen: dict[int, int] | None = None) -> Any:
     seen = {} if seen is None else seen
     if isinstance(value, (int, float, str, bytes, bool, type(None), complex)):
         return (type(value).__name__, repr(value))
+    if isinstance(value, tuple) and all(isinstance(one, (int, float, str)) for one in value):
+        return (type(value).__name__, list(value))  # a constant: which of equal ones it is means nothing
     if id(value) in seen:
         return ("same as", seen[id(value)])
     seen[id(value)] = len(seen)

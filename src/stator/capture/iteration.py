@@ -27,6 +27,7 @@ from stator.capture.operators import lookup_special
 from stator.capture.state import TracerState
 from stator.tensors.abstract import AbstractTensor
 from stator.values.constants import is_constant
+from stator.values.source import Source
 from stator.values.world import CONTAINERS
 
 C_ITERABLES = (list, tuple, dict, set, frozenset, str, bytes, bytearray, range, collections.deque, memoryview)
@@ -161,7 +162,18 @@ class Iteration(TracerState):
                 break
         else:
             self.effects.append(done)
-        return (True, None) if item is END else (False, self.world.load(item, source))
+        return (True, None) if item is END else (False, self._fresh(iterator, item, source))
+
+    def _fresh(self, iterator: Any, item: Any, source: Source) -> Any:
+        """An item of a live iterator; the tuples that `enumerate` and `zip` make are new each time."""
+        if type(iterator) is enumerate:
+            inner = [None, iterator.__reduce__()[1][0]]
+        elif type(iterator) is zip:
+            inner = list(iterator.__reduce__()[1])
+        else:
+            return self.world.load(item, source)
+        parts = enumerate(zip(inner, item, strict=True))
+        return tuple(self._fresh(made_by, part, source.child("INDEX", index)) for index, (made_by, part) in parts)
 
     def _changed(self, container: Any) -> bool:
         shadow = self.world.shadow_of_original.get(id(container))
