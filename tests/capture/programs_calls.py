@@ -322,7 +322,12 @@ def generator_delegated_throw(x):
 @program(tensor)
 def generator_expressions(x):
     pairs = ((i, j) for i in range(3) for j in range(i))
-    return x * sum(i * j for i, j in pairs), any(i > 1 for i in range(3)), all(i for i in range(3)), max(i for i in (3, 1))
+    return (
+        x * sum(i * j for i, j in pairs),
+        any(i > 1 for i in range(3)),
+        all(i for i in range(3)),
+        max(i for i in (3, 1)),
+    )
 
 
 @program(tensor)

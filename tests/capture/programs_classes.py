@@ -73,7 +73,14 @@ def attribute_deletes(x, p):
 @program(lambda: (T(3.0), Point(1, 2)))
 def attribute_errors(x, p):
     texts = []
-    for act in (lambda: p.q, lambda: p.total.q, lambda: Point.q, lambda: delattr(p, "q"), lambda: (5).q, lambda: setattr(5, "q", 1)):
+    for act in (
+        lambda: p.q,
+        lambda: p.total.q,
+        lambda: Point.q,
+        lambda: delattr(p, "q"),
+        lambda: (5).q,
+        lambda: setattr(5, "q", 1),
+    ):
         try:
             act()
         except AttributeError as error:
@@ -261,7 +268,16 @@ class WithMeta(metaclass=Meta):
 @program(tensor)
 def metaclass(x):
     made = WithMeta(1)
-    return x + len(WithMeta), made, WithMeta.title, WithMeta["k"], list(WithMeta), 1 in WithMeta, isinstance(5, WithMeta), isinstance(made, WithMeta)
+    return (
+        x + len(WithMeta),
+        made,
+        WithMeta.title,
+        WithMeta["k"],
+        list(WithMeta),
+        1 in WithMeta,
+        isinstance(5, WithMeta),
+        isinstance(made, WithMeta),
+    )
 
 
 class Base:
@@ -440,18 +456,55 @@ def arithmetic_dunders(x, a, b):
 
 @program(*VECTORS)
 def comparison_dunders(x, a, b):
-    return x, a == b, a != b, a < b, a > b, a == 5, sorted([b, a]), max(a, b), a in [b], [a, b].index(b), (a, 1) == (b, 1)
+    return (
+        x,
+        a == b,
+        a != b,
+        a < b,
+        a > b,
+        a == 5,
+        sorted([b, a]),
+        max(a, b),
+        a in [b],
+        [a, b].index(b),
+        (a, 1) == (b, 1),
+    )
 
 
 @program(*VECTORS)
 def container_dunders(x, a, b):
     first, second = a
-    return x, len(a), a[0], a[-1:], list(b), 2 in a, bool(a), a(1), [*a], reversed(a).__next__(), list(reversed(b)), tuple(map(str, a))
+    return (
+        x,
+        len(a),
+        a[0],
+        a[-1:],
+        list(b),
+        2 in a,
+        bool(a),
+        a(1),
+        [*a],
+        reversed(a).__next__(),
+        list(reversed(b)),
+        tuple(map(str, a)),
+    )
 
 
 @program(*VECTORS)
 def conversion_dunders(x, a, b):
-    return x[: int(a)], float(a), [0, 1, 2, 3][a], round(a), round(a, 2), f"{a} {a!r} {a:>5}", format(b, "x"), "%s" % (b,), repr(a), str(b), range(9)[b]
+    return (
+        x[: int(a)],
+        float(a),
+        [0, 1, 2, 3][a],
+        round(a),
+        round(a, 2),
+        f"{a} {a!r} {a:>5}",
+        format(b, "x"),
+        "%s" % (b,),
+        repr(a),
+        str(b),
+        range(9)[b],
+    )
 
 
 @program(*VECTORS)
@@ -464,7 +517,21 @@ def with_dunder(x, a, b):
 @program(lambda: (T(3.0), Vector(1, 2)))
 def unsupported_operands(x, a):
     texts = []
-    for act in (lambda: a - 1, lambda: a <= 3, lambda: a & 1, lambda: 1 + "a", lambda: [] < 1, lambda: -"a", lambda: a % 1, lambda: {}[[]], lambda: len(5), lambda: 5[0], lambda: iter(5), lambda: "a" in 5, lambda: {1: 2}.x):
+    for act in (
+        lambda: a - 1,
+        lambda: a <= 3,
+        lambda: a & 1,
+        lambda: 1 + "a",
+        lambda: [] < 1,
+        lambda: -"a",
+        lambda: a % 1,
+        lambda: {}[[]],
+        lambda: len(5),
+        lambda: 5[0],
+        lambda: iter(5),
+        lambda: "a" in 5,
+        lambda: {1: 2}.x,
+    ):
         try:
             act()
         except (TypeError, AttributeError) as error:
@@ -529,7 +596,15 @@ def dataclass_frozen(x, f):
 def dataclass_functions(x, d):
     names = [field.name for field in dataclasses.fields(d)]
     other = dataclasses.replace(d, a=5)
-    return x, names, other, dataclasses.asdict(d), dataclasses.astuple(Frozen(1)), dataclasses.is_dataclass(d), SlotData(a=4)
+    return (
+        x,
+        names,
+        other,
+        dataclasses.asdict(d),
+        dataclasses.astuple(Frozen(1)),
+        dataclasses.is_dataclass(d),
+        SlotData(a=4),
+    )
 
 
 class Pair(typing.NamedTuple):
@@ -547,7 +622,18 @@ Old = collections.namedtuple("Old", "p q", defaults=(3,))
 def named_tuples(x, p):
     q = p._replace(left=x)
     left, right = p
-    return q, q.left * p.left, p.swap(), Old(1), Old(1, 2).q, Pair._fields, p._asdict(), p == (1, 2), len(p), Pair._make([1, 2])
+    return (
+        q,
+        q.left * p.left,
+        p.swap(),
+        Old(1),
+        Old(1, 2).q,
+        Pair._fields,
+        p._asdict(),
+        p == (1, 2),
+        len(p),
+        Pair._make([1, 2]),
+    )
 
 
 @program(lambda: (T(3.0), Pair(T(2.0), 3)), lambda: (T(3.0), Pair(T(2.0), 4)))
@@ -575,7 +661,20 @@ class Flags(enum.IntFlag):
 
 @program(lambda: (T(3.0), Color.RED, Flags.A), lambda: (T(3.0), Color.GREEN, Flags.A | Flags.B))
 def enums(x, c, f):
-    return x * c.value, c.label, c is Color.RED, Color(2), Color["RED"], list(Color), Color.first(), c in (Color.RED,), f & Flags.B, bool(f & Flags.A), {Color.RED: 1}.get(c), f"{c.name}"
+    return (
+        x * c.value,
+        c.label,
+        c is Color.RED,
+        Color(2),
+        Color["RED"],
+        list(Color),
+        Color.first(),
+        c in (Color.RED,),
+        f & Flags.B,
+        bool(f & Flags.A),
+        {Color.RED: 1}.get(c),
+        f"{c.name}",
+    )
 
 
 @program(tensor)
@@ -653,7 +752,7 @@ def attribute_dict(x, c):
     return x * c.b, hasattr(c, "zz"), c.get("a"), sorted(c)
 
 
-@program(lambda: (T(3.0), Point(1, 2), Point(1, 2)), lambda: ((lambda p: (T(3.0), p, p))(Point(1, 2))))
+@program(lambda: (T(3.0), Point(1, 2), Point(1, 2)), lambda: (lambda p: (T(3.0), p, p))(Point(1, 2)))
 def alias_objects(x, p, q):
     p.x = 10
     return x * q.x, p is q
@@ -688,7 +787,15 @@ class Countdown:
 @program(lambda: (T(3.0), Countdown(3)), lambda: (T(3.0), Countdown(4)))
 def user_iterator(x, c):
     first = next(c)
-    return x + first, list(c), next(c, None), list(zip(Countdown(2), "ab")), sum(Countdown(3)), [*Countdown(2)], dict(enumerate(Countdown(2)))
+    return (
+        x + first,
+        list(c),
+        next(c, None),
+        list(zip(Countdown(2), "ab")),
+        sum(Countdown(3)),
+        [*Countdown(2)],
+        dict(enumerate(Countdown(2))),
+    )
 
 
 class Bag:
@@ -779,4 +886,9 @@ def generic_class(x):
 
 @program(lambda: (T(3.0), Point(1, 2)))
 def weird_getattr_defaults(x, p):
-    return x, getattr(p, "x", None), getattr(p, "zzz", None) is None, type(p).__dict__.get("kind") if False else Point.kind
+    return (
+        x,
+        getattr(p, "x", None),
+        getattr(p, "zzz", None) is None,
+        type(p).__dict__.get("kind") if False else Point.kind,
+    )

@@ -50,7 +50,17 @@ def list_slices(x, a):
 @program(lambda: (T(3.0), [1, 2]))
 def list_errors(x, a):
     texts = []
-    for act in (lambda: a[5], lambda: a.index(9), lambda: a.remove(9), lambda: [].pop(), lambda: a["k"], lambda: a + (1,), lambda: a.pop(7), lambda: a.insert("a", 1), lambda: a.__setitem__(9, 1)):
+    for act in (
+        lambda: a[5],
+        lambda: a.index(9),
+        lambda: a.remove(9),
+        lambda: [].pop(),
+        lambda: a["k"],
+        lambda: a + (1,),
+        lambda: a.pop(7),
+        lambda: a.insert("a", 1),
+        lambda: a.__setitem__(9, 1),
+    ):
         try:
             act()
         except Exception as error:
@@ -79,7 +89,16 @@ def dict_methods(x, d):
 @program(lambda: (T(3.0), {"a": 1, "b": 2}))
 def dict_errors(x, d):
     texts = []
-    for act in (lambda: d["q"], lambda: d.pop("q"), lambda: {}.popitem(), lambda: d[[]], lambda: dict([1]), lambda: dict([(1, 2, 3)]), lambda: d.__delitem__("q"), lambda: {}.update(5)):
+    for act in (
+        lambda: d["q"],
+        lambda: d.pop("q"),
+        lambda: {}.popitem(),
+        lambda: d[[]],
+        lambda: dict([1]),
+        lambda: dict([(1, 2, 3)]),
+        lambda: d.__delitem__("q"),
+        lambda: {}.update(5),
+    ):
         try:
             act()
         except Exception as error:
@@ -91,7 +110,19 @@ def dict_errors(x, d):
 def dict_views(x, d):
     keys, items, values = d.keys(), d.items(), d.values()
     d["c"] = 3
-    return x, list(keys), list(items), list(values), "c" in keys, ("a", 1) in items, keys & {"a"}, keys | {"q"}, len(values), keys == {"a", "b", "c"}, 3 in values
+    return (
+        x,
+        list(keys),
+        list(items),
+        list(values),
+        "c" in keys,
+        ("a", 1) in items,
+        keys & {"a"},
+        keys | {"q"},
+        len(values),
+        keys == {"a", "b", "c"},
+        3 in values,
+    )
 
 
 @program(lambda: (T(3.0), {"a": 1, "b": 2}))
@@ -116,7 +147,16 @@ def list_changed_in_loop(x, a):
 
 @program(tensor)
 def dict_building(x):
-    return x, dict(a=1), dict([("a", 1)], b=2), dict({"a": 1}), dict(zip("ab", range(2))), dict.fromkeys("ab", 0), {i: x for i in range(2)}, {(1, 2): 3}[1, 2]
+    return (
+        x,
+        dict(a=1),
+        dict([("a", 1)], b=2),
+        dict({"a": 1}),
+        dict(zip("ab", range(2))),
+        dict.fromkeys("ab", 0),
+        {i: x for i in range(2)},
+        {(1, 2): 3}[1, 2],
+    )
 
 
 @program(lambda: (T(3.0), {1, 2, 3}), lambda: (T(3.0), {1}), lambda: (T(3.0), set()))
@@ -133,7 +173,20 @@ def set_methods(x, s):
     s |= {20}
     s &= {20, 12, 2}
     n = len(s)
-    return x + n, t, u, v, w, flags, sorted(s), frozenset(s), s.copy(), s.union([1], [2]), s.intersection({20}), s.difference([20])
+    return (
+        x + n,
+        t,
+        u,
+        v,
+        w,
+        flags,
+        sorted(s),
+        frozenset(s),
+        s.copy(),
+        s.union([1], [2]),
+        s.intersection({20}),
+        s.difference([20]),
+    )
 
 
 @program(lambda: (T(3.0), {5}))
@@ -206,7 +259,17 @@ def counters(x, c):
     c.update("ll")
     d = Counter(a=3, b=1)
     d.subtract({"a": 1})
-    return x * c["l"], c["none"], c.most_common(1), sorted(d.elements()), d + Counter(a=1), d - Counter(a=1), sum(d.values()), d & Counter(a=1), d | Counter(q=1)
+    return (
+        x * c["l"],
+        c["none"],
+        c.most_common(1),
+        sorted(d.elements()),
+        d + Counter(a=1),
+        d - Counter(a=1),
+        sum(d.values()),
+        d & Counter(a=1),
+        d | Counter(q=1),
+    )
 
 
 @program(tensor)
@@ -282,7 +345,18 @@ def tuple_subclass(x, t):
 @program(tensor)
 def tuples(x):
     t = (1, 2, x)
-    return t[2], t[:2], t + (4,), t[:2] * 2, t.index(2), t[:2].count(1), 2 in t[:2], (1, 2) < (1, 3), tuple([1]), hash((1, 2)) == hash((1, 2))
+    return (
+        t[2],
+        t[:2],
+        t + (4,),
+        t[:2] * 2,
+        t.index(2),
+        t[:2].count(1),
+        2 in t[:2],
+        (1, 2) < (1, 3),
+        tuple([1]),
+        hash((1, 2)) == hash((1, 2)),
+    )
 
 
 @program(tensor)
@@ -309,39 +383,39 @@ def same_out(x, a, d):
     return x, a, d, d["k"], [a, a], x
 
 
-@program(lambda: ((lambda a: (T(3.0), a, a))([1])), lambda: (T(3.0), [1], [1]))
+@program(lambda: (lambda a: (T(3.0), a, a))([1]), lambda: (T(3.0), [1], [1]))
 def alias_lists(x, a, b):
     a.append(2)
     return x * len(b), a is b
 
 
-@program(lambda: (T(3.0), [1], [1]), lambda: ((lambda a: (T(3.0), a, a))([1])))
+@program(lambda: (T(3.0), [1], [1]), lambda: (lambda a: (T(3.0), a, a))([1]))
 def alias_lists_later(x, a, b):
     a.append(2)
     b.append(3)
     return x * len(b), a, b
 
 
-@program(lambda: (T(3.0), [[1], [1]]), lambda: ((lambda a: (T(3.0), [a, a]))([1])))
+@program(lambda: (T(3.0), [[1], [1]]), lambda: (lambda a: (T(3.0), [a, a]))([1]))
 def alias_inner_lists_later(x, both):
     both[0].append(2)
     both[1].append(3)
     return x * len(both[0])
 
 
-@program(lambda: (T(3.0), T(3.0)), lambda: ((lambda t: (t, t))(T(3.0))))
+@program(lambda: (T(3.0), T(3.0)), lambda: (lambda t: (t, t))(T(3.0)))
 def alias_tensors_later(x, y):
     x.add_(1)
     return y * 2, x is y
 
 
-@program(lambda: ((lambda t: (t, t))(T(3.0))), lambda: (T(3.0), T(3.0)))
+@program(lambda: (lambda t: (t, t))(T(3.0)), lambda: (T(3.0), T(3.0)))
 def alias_tensors(x, y):
     x.add_(1)
     return y * 2, x is y
 
 
-@program(lambda: (T(3.0), {"a": 1}, {"a": 1}), lambda: ((lambda a: (T(3.0), a, a))({"a": 1})))
+@program(lambda: (T(3.0), {"a": 1}, {"a": 1}), lambda: (lambda a: (T(3.0), a, a))({"a": 1}))
 def alias_dicts_later(x, a, b):
     a["n"] = 1
     return x * len(b)

@@ -84,7 +84,14 @@ def raise_from(x):
             raise ValueError("b") from None
     except ValueError as error:
         b = error
-    return x, type(a.__cause__).__name__, a.__suppress_context__, b.__cause__, type(b.__context__).__name__, b.__suppress_context__
+    return (
+        x,
+        type(a.__cause__).__name__,
+        a.__suppress_context__,
+        b.__cause__,
+        type(b.__context__).__name__,
+        b.__suppress_context__,
+    )
 
 
 @program(tensor)
@@ -395,7 +402,10 @@ class Shape:
 
 
 @program(
-    lambda: (T(3.0), [1, [2, 3], (4,), {"k": 5, "z": 6}, Shape("c", 2), "text", None, 7.0, True, [], {"other": 1}, Shape("d", 9)]),
+    lambda: (
+        T(3.0),
+        [1, [2, 3], (4,), {"k": 5, "z": 6}, Shape("c", 2), "text", None, 7.0, True, [], {"other": 1}, Shape("d", 9)],
+    ),
 )
 def matching(x, values):
     out = []
@@ -443,12 +453,12 @@ def formatting(x, n, s, f):
         x,
         f"{n} {s!r} {f:.2f} {n:>5} {s:*^7} {n + 1 = } {'a' if n else 'b'} {{}}",
         "%d %s %5.1f %r %%" % (n, s, f, s),
-        "{} {0!r}".replace("0", "") .format(n, s) if False else "{} {!r} {k:>4}".format(n, s, k=f),
+        "{} {0!r}".replace("0", "").format(n, s) if False else "{} {!r} {k:>4}".format(n, s, k=f),
         f"{n:{n}d}",
         f"{x.shape} {x.dtype} {tuple(x.shape)}",
         "%(a)s" % {"a": n},
         format(n, "b"),
-        f"{[n, s]} {(n,)} {({s: n})}",
+        f"{[n, s]} {(n,)} { ({s: n}) }",
         str(n) + repr(s) + ascii("é"),
     )
 
@@ -456,7 +466,15 @@ def formatting(x, n, s, f):
 @program(tensor)
 def format_errors(x):
     texts = []
-    for act in (lambda: "%d" % "a", lambda: "%s %s" % 1, lambda: "{}".format(), lambda: f"{'a':d}", lambda: "{a}".format(b=1), lambda: int("x"), lambda: float("y")):
+    for act in (
+        lambda: "%d" % "a",
+        lambda: "%s %s" % 1,
+        lambda: "{}".format(),
+        lambda: f"{'a':d}",
+        lambda: "{a}".format(b=1),
+        lambda: int("x"),
+        lambda: float("y"),
+    ):
         try:
             act()
         except Exception as error:
@@ -468,9 +486,29 @@ def format_errors(x):
 def string_methods(x):
     s = "Hello, World"
     return (
-        x, s.upper(), s.split(", "), s.partition(","), s.find("o"), s.startswith(("He", "x")), s.encode(), s.title(),
-        s.strip("d"), s.zfill(15), s.count("l"), s.isalpha(), "\n".join(s.splitlines()), s.removeprefix("He"), s[1:-1:2],
-        s.translate({72: "J"}), "a" * 3, "b" in s, s < "I", list("ab"), s.casefold(), "x=%s" % 1, str.maketrans("a", "b"),
+        x,
+        s.upper(),
+        s.split(", "),
+        s.partition(","),
+        s.find("o"),
+        s.startswith(("He", "x")),
+        s.encode(),
+        s.title(),
+        s.strip("d"),
+        s.zfill(15),
+        s.count("l"),
+        s.isalpha(),
+        "\n".join(s.splitlines()),
+        s.removeprefix("He"),
+        s[1:-1:2],
+        s.translate({72: "J"}),
+        "a" * 3,
+        "b" in s,
+        s < "I",
+        list("ab"),
+        s.casefold(),
+        "x=%s" % 1,
+        str.maketrans("a", "b"),
     )
 
 

@@ -135,7 +135,11 @@ def total_ordering(x, a, b):
 
 @program(tensor)
 def reduce(x):
-    return functools.reduce(operator.add, [x, x, x]), functools.reduce(lambda a, b: a * b, range(1, 5), 10), functools.reduce(max, [1, 3, 2])
+    return (
+        functools.reduce(operator.add, [x, x, x]),
+        functools.reduce(lambda a, b: a * b, range(1, 5), 10),
+        functools.reduce(max, [1, 3, 2]),
+    )
 
 
 @program(tensor)
@@ -148,23 +152,56 @@ def iterator_tools(x, a):
     I = itertools
     return (
         x,
-        list(I.chain(a, "ab")), list(I.chain.from_iterable([a, a])), list(I.islice(I.count(2, 3), 4)),
-        list(I.islice(a, 1, None)), list(zip(a, I.cycle("xy"))), list(I.repeat(1, 2)), list(I.accumulate(a)),
-        list(I.accumulate(a, operator.mul, initial=2)), list(I.product(a, [0, 1])), list(I.permutations(a, 2)),
-        list(I.combinations(a, 2)), list(I.combinations_with_replacement("ab", 2)), list(I.zip_longest(a, [1], fillvalue=0)),
-        list(I.takewhile(lambda v: v > 2, a)), list(I.dropwhile(lambda v: v > 2, a)), list(I.filterfalse(lambda v: v > 1, a)),
-        list(I.compress(a, [1, 0, 1])), list(I.starmap(pow, [(2, 3), (3, 2)])), list(I.pairwise(a)),
-        [(k, list(g)) for k, g in I.groupby([1, 1, 2], key=lambda v: v % 2)], [list(t) for t in I.tee(a, 2)],
+        list(I.chain(a, "ab")),
+        list(I.chain.from_iterable([a, a])),
+        list(I.islice(I.count(2, 3), 4)),
+        list(I.islice(a, 1, None)),
+        list(zip(a, I.cycle("xy"))),
+        list(I.repeat(1, 2)),
+        list(I.accumulate(a)),
+        list(I.accumulate(a, operator.mul, initial=2)),
+        list(I.product(a, [0, 1])),
+        list(I.permutations(a, 2)),
+        list(I.combinations(a, 2)),
+        list(I.combinations_with_replacement("ab", 2)),
+        list(I.zip_longest(a, [1], fillvalue=0)),
+        list(I.takewhile(lambda v: v > 2, a)),
+        list(I.dropwhile(lambda v: v > 2, a)),
+        list(I.filterfalse(lambda v: v > 1, a)),
+        list(I.compress(a, [1, 0, 1])),
+        list(I.starmap(pow, [(2, 3), (3, 2)])),
+        list(I.pairwise(a)),
+        [(k, list(g)) for k, g in I.groupby([1, 1, 2], key=lambda v: v % 2)],
+        [list(t) for t in I.tee(a, 2)],
     )
 
 
 @program(lambda: (T(3.0), [3, 1, 2]))
 def builtin_iterators(x, a):
     return (
-        x, list(zip(a, "abc")), list(enumerate(a, 1)), list(map(lambda v, w: v + w, a, a)), list(filter(None, [0, 1, ""])),
-        list(reversed(a)), sum(a, 10), max(a, key=lambda v: -v), min(a, default=3), min([], default=9), any(a), all(a),
-        list(range(5, 0, -2)), list(map(str, a)), list(filter(lambda v: v > 1, a)), max(1, 5, 3), sum([[1], [2]], []),
-        dict(zip("ab", a)), list(iter([1, 2].pop, 1)), next(iter(a)), sorted(a, reverse=True), divmod(7, 2), round(2.567, 1),
+        x,
+        list(zip(a, "abc")),
+        list(enumerate(a, 1)),
+        list(map(lambda v, w: v + w, a, a)),
+        list(filter(None, [0, 1, ""])),
+        list(reversed(a)),
+        sum(a, 10),
+        max(a, key=lambda v: -v),
+        min(a, default=3),
+        min([], default=9),
+        any(a),
+        all(a),
+        list(range(5, 0, -2)),
+        list(map(str, a)),
+        list(filter(lambda v: v > 1, a)),
+        max(1, 5, 3),
+        sum([[1], [2]], []),
+        dict(zip("ab", a)),
+        list(iter([1, 2].pop, 1)),
+        next(iter(a)),
+        sorted(a, reverse=True),
+        divmod(7, 2),
+        round(2.567, 1),
     )
 
 
@@ -178,16 +215,40 @@ def zip_strict(x):
 
 @program(tensor)
 def map_over_tensors(x):
-    return list(map(torch.sin, [x, x])), list(map(lambda t: t * 2, x)), sum(x), list(zip(x, [1, 2, 3])), [t for t in enumerate(x)]
+    return (
+        list(map(torch.sin, [x, x])),
+        list(map(lambda t: t * 2, x)),
+        sum(x),
+        list(zip(x, [1, 2, 3])),
+        [t for t in enumerate(x)],
+    )
 
 
 @program(lambda: (T(3.0), {"a": [1, 2]}), lambda: (T(3.0), {"a": [1, 3]}))
 def operator_module(x, d):
     O = operator
     return (
-        O.add(x, 1), O.itemgetter("a")(d), O.itemgetter(0, 1)(d["a"]), O.attrgetter("shape")(x), O.methodcaller("sum")(x),
-        O.mul(2, 3), O.contains(d, "a"), O.getitem(d["a"], 1), O.not_(d), O.truth(d), O.concat([1], [2]), O.indexOf([1, 2], 2),
-        O.countOf([1, 1], 1), O.is_(d, d), O.lt(1, 2), O.neg(x), O.index(3), O.length_hint([1]), O.floordiv(7, 2), O.iadd([1], [2]), O.xor(1, 3),
+        O.add(x, 1),
+        O.itemgetter("a")(d),
+        O.itemgetter(0, 1)(d["a"]),
+        O.attrgetter("shape")(x),
+        O.methodcaller("sum")(x),
+        O.mul(2, 3),
+        O.contains(d, "a"),
+        O.getitem(d["a"], 1),
+        O.not_(d),
+        O.truth(d),
+        O.concat([1], [2]),
+        O.indexOf([1, 2], 2),
+        O.countOf([1, 1], 1),
+        O.is_(d, d),
+        O.lt(1, 2),
+        O.neg(x),
+        O.index(3),
+        O.length_hint([1]),
+        O.floordiv(7, 2),
+        O.iadd([1], [2]),
+        O.xor(1, 3),
     )
 
 
@@ -199,16 +260,40 @@ def attrgetter_on_object(x, c):
 @program(lambda: (T(3.0), 2.5, 7), lambda: (T(3.0), 3.5, 8))
 def math_module(x, f, n):
     return (
-        x * math.sqrt(f), math.floor(f), math.ceil(f), math.gcd(n, 21), math.log2(n), math.prod([1, 2, n]), math.isclose(f, f),
-        math.factorial(n), math.comb(n, 2), math.pi, math.inf, math.isnan(math.nan), math.hypot(3, 4), math.copysign(1, -0.0),
-        math.fsum([0.1] * 3), math.trunc(f), math.exp(1), math.modf(f), math.frexp(f), math.dist([0, 0], [3, 4]),
+        x * math.sqrt(f),
+        math.floor(f),
+        math.ceil(f),
+        math.gcd(n, 21),
+        math.log2(n),
+        math.prod([1, 2, n]),
+        math.isclose(f, f),
+        math.factorial(n),
+        math.comb(n, 2),
+        math.pi,
+        math.inf,
+        math.isnan(math.nan),
+        math.hypot(3, 4),
+        math.copysign(1, -0.0),
+        math.fsum([0.1] * 3),
+        math.trunc(f),
+        math.exp(1),
+        math.modf(f),
+        math.frexp(f),
+        math.dist([0, 0], [3, 4]),
     )
 
 
 @program(tensor)
 def math_errors(x):
     texts = []
-    for act in (lambda: math.sqrt(-1), lambda: math.log(0), lambda: 1 // 0, lambda: 1.0 % 0, lambda: 10**400 * 1.0, lambda: math.factorial(-1)):
+    for act in (
+        lambda: math.sqrt(-1),
+        lambda: math.log(0),
+        lambda: 1 // 0,
+        lambda: 1.0 % 0,
+        lambda: 10**400 * 1.0,
+        lambda: math.factorial(-1),
+    ):
         try:
             act()
         except Exception as error:
@@ -235,7 +320,18 @@ def copy_objects(x, a):
 def regular_expressions(x, name):
     m = re.match(r"model\.layers\.(\d+)\.(\w+)", name)
     p = re.compile("[aeiou]")
-    return x * int(m.group(1)), m.groups(), m[2], m.span(), p.sub("_", name), p.findall(name), re.split(r"\.", name), bool(p.search("x")), re.fullmatch("a", "b"), [n.start() for n in p.finditer("banana")]
+    return (
+        x * int(m.group(1)),
+        m.groups(),
+        m[2],
+        m.span(),
+        p.sub("_", name),
+        p.findall(name),
+        re.split(r"\.", name),
+        bool(p.search("x")),
+        re.fullmatch("a", "b"),
+        [n.start() for n in p.finditer("banana")],
+    )
 
 
 PATTERN = re.compile(r"(?P<k>\w)(\d)?")
@@ -250,13 +346,29 @@ def compiled_pattern(x, s):
 @program(tensor)
 def typing_module(x):
     a: typing.Optional[int] = 3
-    return x * typing.cast(int, a), typing.get_origin(list[int]), typing.get_args(dict[str, int]), typing.TYPE_CHECKING, isinstance(a, int | str), typing.Optional[int] == int | None
+    return (
+        x * typing.cast(int, a),
+        typing.get_origin(list[int]),
+        typing.get_args(dict[str, int]),
+        typing.TYPE_CHECKING,
+        isinstance(a, int | str),
+        typing.Optional[int] == int | None,
+    )
 
 
 @program(tensor)
 def inspection(x):
     sig = inspect.signature(scale)
-    return x, list(sig.parameters), sig.parameters["plus"].default, "k" in sig.parameters, inspect.isfunction(scale), inspect.isclass(Age), callable(scale), str(sig)
+    return (
+        x,
+        list(sig.parameters),
+        sig.parameters["plus"].default,
+        "k" in sig.parameters,
+        inspect.isfunction(scale),
+        inspect.isclass(Age),
+        callable(scale),
+        str(sig),
+    )
 
 
 @program(tensor)
@@ -266,7 +378,9 @@ def signature_binding(x):
     return scale(*bound.args, **bound.kwargs), list(bound.arguments)
 
 
-@program(lambda: (T(3.0), {"a": [T(2.0), (1, None)], "b": T(1.0)}), lambda: (T(3.0), {"a": [T(2.0), (2, None)], "b": T(1.0)}))
+@program(
+    lambda: (T(3.0), {"a": [T(2.0), (1, None)], "b": T(1.0)}), lambda: (T(3.0), {"a": [T(2.0), (2, None)], "b": T(1.0)})
+)
 def pytrees(x, tree):
     leaves, spec = pytree.tree_flatten(tree)
     mapped = pytree.tree_map(lambda v: v * 2 if isinstance(v, torch.Tensor) else v, tree)
@@ -298,12 +412,47 @@ def string_module(x):
 @program(tensor)
 def abstract_collections(x):
     A = collections.abc
-    return x, isinstance([], A.Sequence), isinstance({}, A.Mapping), isinstance(iter([]), A.Iterator), isinstance(5, A.Hashable), isinstance(x, A.Iterable), issubclass(dict, A.MutableMapping)
+    return (
+        x,
+        isinstance([], A.Sequence),
+        isinstance({}, A.Mapping),
+        isinstance(iter([]), A.Iterator),
+        isinstance(5, A.Hashable),
+        isinstance(x, A.Iterable),
+        issubclass(dict, A.MutableMapping),
+    )
 
 
 @program(lambda: (T(3.0), 1), lambda: (T(3.0), 2))
 def numbers_module(x, n):
-    return x, n.bit_length(), (n).__add__(1), int.from_bytes(b"\x01\x02", "big"), (2.5).is_integer(), (0.5).as_integer_ratio(), float.fromhex("0x1p3"), complex(1, n).conjugate(), (1 + 2j).real, n.to_bytes(2, "little"), float("inf"), int("12"), int("ff", 16), bool(n), hex(n), bin(n), chr(65), ord("a"), abs(-n), True + True, -7 // 2, -7 % 3, 2**-1, 7 & 3, 1 << 4, ~n
+    return (
+        x,
+        n.bit_length(),
+        (n).__add__(1),
+        int.from_bytes(b"\x01\x02", "big"),
+        (2.5).is_integer(),
+        (0.5).as_integer_ratio(),
+        float.fromhex("0x1p3"),
+        complex(1, n).conjugate(),
+        (1 + 2j).real,
+        n.to_bytes(2, "little"),
+        float("inf"),
+        int("12"),
+        int("ff", 16),
+        bool(n),
+        hex(n),
+        bin(n),
+        chr(65),
+        ord("a"),
+        abs(-n),
+        True + True,
+        -7 // 2,
+        -7 % 3,
+        2**-1,
+        7 & 3,
+        1 << 4,
+        ~n,
+    )
 
 
 class Seq(collections.abc.Sequence):
