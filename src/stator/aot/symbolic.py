@@ -23,8 +23,9 @@ from torch.overrides import TorchFunctionMode
 from stator.aot.refusal import refuse
 from stator.aot.tape import CALL, Step, Tape, steps_in
 from stator.capture.control import Break
-from stator.capture.symbolic import fold
+from stator.capture.symbolic import COMPARISONS, IN_GRAPH, fold
 from stator.sizes import Expr, SizeContext, SizeNode
+from stator.sizes.expression import OPAQUE
 from stator.sizes.function_rules import FUNCTIONS
 
 aten = torch.ops.aten
@@ -138,8 +139,7 @@ def missing(tape: Tape, values: bool) -> list[torch.SymInt]:
         expr = _expressed(value, known)
         for symbol in expr.symbols:
             if symbol not in known:
-                made = context.integer(symbol) if symbol.type is int else torch.SymFloat(SizeNode(context, symbol))
-                lacking.setdefault(symbol, made)
+                lacking.setdefault(symbol, value_of(context, symbol))
     return list(lacking.values())
 
 
@@ -158,6 +158,56 @@ def _folded(value: Any, known: dict[Expr, Any], leaf: Callable[[Expr], Any], cal
         raise refuse("aot_symbolic", detail=unknown.detail) from None
 
 
+class _Computation:
+    """Steps that compute an expression, each with the symbolic number it yields."""
+
+    def __init__(
+        self, context: SizeContext, leaf: Callable[[Expr], Any], call: Callable[[Callable[..., Any], Any, Any], Any]
+    ) -> None:
+        self.context = context
+        self.leaf = leaf
+        self.call = call
+
+    def run(self, expr: Expr) -> Any:
+        if expr.kind == "symbol":
+            return self.leaf(expr)
+        if expr.constant is not None or expr.kind in ("true", "false", "constant"):
+            return expr.constant
+        if expr.kind == "poly":
+            return self._polynomial(expr)
+        target = IN_GRAPH.get(expr.kind) or COMPARISONS.get(expr.kind)
+        if target is None:
+            target = OPAQUE[expr.kind][1] if expr.kind in OPAQUE else None
+        if target is None:
+            raise refuse("aot_symbolic", detail=f"a number made by {expr.kind}")
+        parts = [self.run(part) if isinstance(part, Expr) else part for part in expr.args]
+        return self.call(target, parts, value_of(self.context, expr))
+
+    def _polynomial(self, expr: Expr) -> Any:
+        total: Any = None
+        for monomial, factor in expr.terms:
+            term: Any = None
+            for number in monomial:
+                part = self.run(self.context.algebra.atoms[number])
+                term = part if term is None else self._arithmetic(operator.mul, term, part)
+            if term is None:
+                term = factor
+            elif factor != 1:
+                term = self._arithmetic(operator.mul, term, factor)
+            total = term if total is None else self._arithmetic(operator.add, total, term)
+        return 0 if total is None else total
+
+    def _arithmetic(self, target: Callable[..., Any], *parts: Any) -> Any:
+        values = [part.value if isinstance(part, Step) else part for part in parts]
+        return self.call(target, parts, target(*values))
+
+
+def value_of(context: SizeContext, expr: Expr) -> Any:
+    """The symbolic number of an expression."""
+    made: Any = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}[expr.type]
+    return made(SizeNode(context, expr))
+
+
 def settle(tape: Tape) -> None:
     """Put steps in the place of symbolic numbers."""
     if not _in_tape(tape):
@@ -166,14 +216,13 @@ def settle(tape: Tape) -> None:
     made: dict[Any, Step] = {}
     steps: list[Step] = []
 
-    def call(target: Callable[..., Any], *parts: Any) -> Any:
+    def call(target: Callable[..., Any], parts: Sequence[Any], value: Any) -> Any:
         if not steps_in(parts):
             return target(*parts)
         key = (target, *(id(part) if isinstance(part, Step) else (type(part), part) for part in parts))
         step = made.get(key)
         if step is None:
-            values = [part.value if isinstance(part, Step) else part for part in parts]
-            step = made[key] = Step(CALL, target, parts, None, target(*values))
+            step = made[key] = Step(CALL, target, tuple(parts), None, value)
             steps.append(step)
         return step
 
@@ -195,7 +244,8 @@ def settle(tape: Tape) -> None:
     def lower(value: Any) -> Any:
         kind = type(value)
         if kind in _SYMBOLIC:
-            return _folded(value, known, leaf, call)
+            context = value.node.context
+            return _Computation(context, leaf, call).run(_expressed(value, known))
         if kind is list:
             return [lower(item) for item in value]
         if kind is tuple or kind is torch.Size:
