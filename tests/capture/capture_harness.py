@@ -238,6 +238,7 @@ def compare(eager: Outcome, compiled: Outcome, what: str) -> None:
 
 def run_program(program: Program) -> None:
     """Check one program."""
+    loaded_before = set(sys.modules)
     stator.reset()
     torch._C._set_grad_enabled(True)
     graphs: list[torch.fx.GraphModule] = []

@@ -125,7 +125,7 @@ class Calls(TracerState):
 
     def _call_function(self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if function in NN_CALLS and isinstance(args[0], torch.nn.Module):
-            return self._call_module(args[0], args[1:], kwargs)
+            return self._call_plain_module(args[0], args[1:], kwargs)
         handler = FUNCTIONS.get(function)
         if handler is not None:
             resumable = self.frames[-1].resumable
@@ -296,13 +296,17 @@ class Calls(TracerState):
     # Modules
 
     def _call_module(self, module: torch.nn.Module, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if lookup_special(type(module), "__call__") is NN_CALL:
+            return self._call_plain_module(module, args, kwargs)
+        return self.call(self.special(module, "__call__"), args, kwargs)
+
+    def _call_plain_module(self, module: torch.nn.Module, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """`nn.Module.__call__`, wherever it was called from (a class that overrides it does so by `super()`)."""
         kind = type(module)
         names = module.__dict__
-        method = lookup_special(kind, "__call__")
         overlay = self.world.overlays.get(id(module))
         if (
-            method is not NN_CALL
-            or (
+            (
                 overlay is not None
                 and any(name in overlay.writes for name in (*OWN_HOOKS, "forward", "_compiled_call_impl"))
             )
@@ -311,9 +315,7 @@ class Calls(TracerState):
             or any(getattr(torch.nn.modules.module, hook) for hook in GLOBAL_HOOKS)
             or "_slow_forward" in names
         ):
-            if method is NN_CALL:
-                return self._interpret(NN_CALL_IMPL, [module, *args], kwargs)
-            return self.call(self.special(module, "__call__"), args, kwargs)
+            return self._interpret(NN_CALL_IMPL, [module, *args], kwargs)
         source = self.world.source_of(module)
         if source is not None:
             self.world.guard_type(module)
