@@ -15,6 +15,7 @@ import contextlib
 import copy
 import enum
 import io
+import re
 import sys
 import types
 import warnings
@@ -200,10 +201,12 @@ def observe(call: Callable[..., Any], args: tuple[Any, ...], names: dict[str, An
             value = call(*args)
         except Exception as raised:
             error = raised
+    own = re.compile(r"\[[a-z_]+\]$")  # stator's own warnings end with the id of a reason
+    shown = tuple(str(row.message) for row in warned if not own.search(str(row.message)))
     random = torch.get_rng_state().sum().item()
     seen = {name: names[name] for name in names}
     description = Describer({}).describe((value, error, args, seen))
-    return Outcome(description, printed.getvalue(), tuple(str(row.message) for row in warned), random, error)
+    return Outcome(description, printed.getvalue(), shown, random, error)
 
 
 @contextlib.contextmanager

@@ -141,6 +141,7 @@ class Attributes(TracerState):
             if guard_kind(target) is not None or not self.world.is_outside(target):
                 return self.native(getattr, target, name)
             raise Break("c_reads_object", f"attribute {name!r} of a {type(target).__name__}")
+        self._guard_lookup(type(target), "__getattribute__", getter)
         try:
             return self.call(getter, [target, name], {})
         except UserException as error:
@@ -322,8 +323,11 @@ class Attributes(TracerState):
         if self.world.is_outside(target) and not is_trusted(kind.__module__) and not name.startswith("__"):
             self.tree.const(kind).guard("LOOKUP_ABSENT", name, self.location())
         if fallback is None or fallback is torch.nn.Module.__getattr__:
+            if fallback is None and self.world.is_outside(target) and not is_trusted(kind.__module__):
+                self.tree.const(kind).guard("LOOKUP_ABSENT", "__getattr__", self.location())
             raise UserException(self._attribute_error(target, kind, name))
         if isinstance(fallback, types.FunctionType):
+            self._guard_lookup(kind, "__getattr__", fallback)
             return self.call(fallback, [target, name], {})
         if guard_kind(target) is not None or not self.world.is_outside(target):
             return self.native(getattr, target, name)
@@ -499,6 +503,7 @@ class Attributes(TracerState):
         setter = lookup_special(kind, "__setattr__")
         if isinstance(setter, types.FunctionType):
             self.world.guard_type(target)
+            self._guard_lookup(kind, "__setattr__", setter)
             self.call(setter, [target, name, value], {})
             return
         if isinstance(target, type):
@@ -554,6 +559,7 @@ class Attributes(TracerState):
         kind = type(target)
         deleter = lookup_special(kind, "__delattr__")
         if isinstance(deleter, types.FunctionType):
+            self._guard_lookup(kind, "__delattr__", deleter)
             self.call(deleter, [target, name], {})
             return
         self.raw_delete(target, name)

@@ -379,6 +379,8 @@ class Operators(TracerState):
         if self.is_python_method(value, name):
             self.world.guard_type(value)
             return self.call(self.special(value, name), [], {})
+        if symbol == "~" and type(value) is torch.SymInt:
+            return -value - 1
         self.require_c_value(value, name)
         return self.native(function, value)
 
