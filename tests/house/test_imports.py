@@ -28,7 +28,7 @@ class Model(torch.nn.Module):
     def forward(self, tokens):
         x = self.embed(tokens)
         y, _ = self.attend(x, x, x, need_weights=False)
-        x = self.norm(x + self.drop(y))
+        x = self.norm(self.drop(x) + y)
         x = torch.nn.functional.gelu(self.convolve(x.transpose(1, 2)).transpose(1, 2))
         return self.out(x)
 
