@@ -9,19 +9,21 @@ from stator.api.controls import (
     assume_constant_result,
     disable,
     disallow_in_graph,
+    error_on_graph_break,
     forbid_in_graph,
     graph_break,
     is_compiling,
     is_dynamo_compiling,
     nonstrict_trace,
+    set_stance,
     skip_frame,
+    substitute_in_graph,
 )
 from stator.api.install import install, uninstall
 from stator.api.session import cudagraph_mark_step_begin, load_cache_artifacts, reset, save_cache_artifacts, start
 from stator.api.views import explain
 from stator.observe.logs import set_logs
 from stator.observe.metrics import metrics
-from stator.runtime.stance import set_stance
 from stator.sizes.marks import mark_dynamic, mark_static, mark_unbacked, maybe_mark_dynamic
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "cudagraph_mark_step_begin",
     "disable",
     "disallow_in_graph",
+    "error_on_graph_break",
     "exc",
     "explain",
     "forbid_in_graph",
@@ -53,6 +56,7 @@ __all__ = [
     "set_logs",
     "set_stance",
     "skip_frame",
+    "substitute_in_graph",
     "trace",
     "uninstall",
 ]

@@ -121,7 +121,14 @@ def _in_instance(value: Any, path: str) -> Iterator[Change]:
 
 def _in_class(cls: type, path: str) -> Iterator[Change]:
     for name, held in list(cls.__dict__.items()):
-        if name.startswith("__") and name not in ("__eq__", "__add__", "__len__", "__bool__", "__call__", "__getattr__"):
+        if name.startswith("__") and name not in (
+            "__eq__",
+            "__add__",
+            "__len__",
+            "__bool__",
+            "__call__",
+            "__getattr__",
+        ):
             continue
         other = flipped(held)
         if isinstance(held, property):

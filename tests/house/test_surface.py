@@ -23,7 +23,6 @@ ABSENT = {
     "skip_guard_on_all_nn_modules_unsafe": "filters of torch's own guard lists",
     "skip_guard_on_globals_unsafe": "filters of torch's own guard lists",
     "skip_guard_on_inbuilt_nn_modules_unsafe": "filters of torch's own guard lists",
-    "substitute_in_graph": "not yet",
     "wrap_numpy": "not yet",
 }
 # Arguments of torch's functions that stator's do not take, and why.

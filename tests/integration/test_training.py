@@ -1,6 +1,5 @@
 """Whole training steps inside one compiled function: equal to eager, few graphs, one break where gradients are made."""
 
-import copy
 import subprocess
 import sys
 

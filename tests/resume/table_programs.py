@@ -210,7 +210,11 @@ with noted(log) as five:
     v = E
     y = y - 1
 return y, v
-""", exact=False, graphs_below=3, reasons=("foreign_iterator",)),
+""",
+        exact=False,
+        graphs_below=3,
+        reasons=("foreign_iterator",),
+    ),
     Place(
         "with_two",
         2,
@@ -221,7 +225,11 @@ with Noted(log) as a, noted(log) as b:
     v = E
     y = y - b
 return y, v
-""", exact=False, graphs_below=3, reasons=("foreign_iterator",)),
+""",
+        exact=False,
+        graphs_below=3,
+        reasons=("foreign_iterator",),
+    ),
     Place(
         "with_swallow",
         2,
@@ -445,7 +453,9 @@ return {key: (value + 1, got) for key, (value, got) in values.items()}
 y = y + 1
 values = {(i, repr(E)) for i in range(2)}
 return y * len(values)
-""", neutral=True),
+""",
+        neutral=True,
+    ),
     Place(
         "comprehension_condition",
         4,
@@ -470,7 +480,12 @@ total = y * 0
 for part in produce(y):
     total = total + part
 return total
-""", graphs_below=3, exact=False, neutral=True, reasons=("foreign_iterator",)),
+""",
+        graphs_below=3,
+        exact=False,
+        neutral=True,
+        reasons=("foreign_iterator",),
+    ),
     Place(
         "generator_expression",
         2,
@@ -482,7 +497,10 @@ def add(y, v):
 y = y + 1
 total = sum(add(y, E) for i in range(2))
 return total + 1
-""", exact=False, neutral=True),
+""",
+        exact=False,
+        neutral=True,
+    ),
     Place(
         "generator_next_send",
         2,
@@ -514,7 +532,12 @@ total = y * 1
 for part in outer(y):
     total = total + part
 return total
-""", graphs_below=3, exact=False, neutral=True, reasons=("foreign_iterator",)),
+""",
+        graphs_below=3,
+        exact=False,
+        neutral=True,
+        reasons=("foreign_iterator",),
+    ),
     Place(
         "consumer_breaks",
         2,
@@ -529,7 +552,12 @@ for part in produce(y):
     log.append(E)
     total = total + part
 return total
-""", graphs_below=3, exact=False, neutral=True, reasons=("foreign_iterator",)),
+""",
+        graphs_below=3,
+        exact=False,
+        neutral=True,
+        reasons=("foreign_iterator",),
+    ),
     Place(
         "lambda",
         2,
@@ -791,9 +819,14 @@ return z * order[0]
 """,
         exact=False,
     ),
-    Place("property", 2, 1, """
+    Place(
+        "property",
+        2,
+        1,
+        """
 return WithProperty(y, log).value * 3
-""", before="""
+""",
+        before="""
 class WithProperty:
     def __init__(self, y, log):
         self.y = y + 1
@@ -803,11 +836,17 @@ class WithProperty:
         y = self.y * 2
         self.log.append(E)
         return y - 1
-"""),
-    Place("call_method", 2, 1, """
+""",
+    ),
+    Place(
+        "call_method",
+        2,
+        1,
+        """
 holder = Called(y)
 return holder(y) - 1, holder.v
-""", before="""
+""",
+        before="""
 class Called:
     def __init__(self, y):
         self.y = y + 1
@@ -815,21 +854,33 @@ class Called:
         y = y + self.y
         self.v = E
         return y * 2
-"""),
-    Place("constructor", 2, 1, """
+""",
+    ),
+    Place(
+        "constructor",
+        2,
+        1,
+        """
 holder = Constructed(y)
 return holder.y + holder.z, holder.v
-""", before="""
+""",
+        before="""
 class Constructed:
     __slots__ = ("y", "v", "z")
     def __init__(self, y):
         self.y = y + 1
         self.v = E
         self.z = y * 2
-"""),
-    Place("super_method", 2, 1, """
+""",
+    ),
+    Place(
+        "super_method",
+        2,
+        1,
+        """
 return Derived().act(y, log) * 3
-""", before="""
+""",
+        before="""
 class Base:
     def act(self, y, log):
         y = y + 1
@@ -838,10 +889,16 @@ class Base:
 class Derived(Base):
     def act(self, y, log):
         return super().act(y, log) - 1
-"""),
-    Place("static_and_class_methods", 3, 2, """
+""",
+    ),
+    Place(
+        "static_and_class_methods",
+        3,
+        2,
+        """
 return Methods.second(Methods.first(y, log), log) - 1
-""", before="""
+""",
+        before="""
 class Methods:
     @staticmethod
     def first(y, log):
@@ -853,8 +910,13 @@ class Methods:
         y = y * 2
         log.append((cls.__name__, E))
         return y
-"""),
-    Place("augmented_attribute", 2, 1, """
+""",
+    ),
+    Place(
+        "augmented_attribute",
+        2,
+        1,
+        """
 holder = Plain()
 holder.y = y + 1
 def act(y):
@@ -862,13 +924,21 @@ def act(y):
     return 2
 holder.y *= act(y)
 return holder.y - 1
-""", before="""
+""",
+        before="""
 class Plain:
     pass
-"""),
-    Place("operator_method", 2, 1, """
+""",
+    ),
+    Place(
+        "operator_method",
+        2,
+        1,
+        """
 return (Number(y + 1, log) + 3) - 1
-""", exact=False, before="""
+""",
+        exact=False,
+        before="""
 class Number:
     def __init__(self, y, log):
         self.y, self.log = y, log
@@ -876,11 +946,18 @@ class Number:
         y = self.y + other
         self.log.append(E)
         return y * 2
-"""),
-    Place("item_method", 2, 1, """
+""",
+    ),
+    Place(
+        "item_method",
+        2,
+        1,
+        """
 z = y - 1
 return Table(log, y)[3] * z
-""", exact=False, before="""
+""",
+        exact=False,
+        before="""
 class Table:
     def __init__(self, log, y):
         self.log, self.y = log, y
@@ -889,13 +966,20 @@ class Table:
         v = y * key
         self.log.append(E)
         return v + 1
-"""),
-    Place("iterator_class", 3, 2, """
+""",
+    ),
+    Place(
+        "iterator_class",
+        3,
+        2,
+        """
 z = y + 1
 for step in Steps(log, y):
     z = z * step
 return z - 1
-""", exact=False, before="""
+""",
+        exact=False,
+        before="""
 class Steps:
     def __init__(self, log, y):
         self.n, self.log, self.y = 0, log, y
@@ -908,13 +992,20 @@ class Steps:
             raise StopIteration
         self.log.append(E)
         return self.n
-"""),
-    Place("context_enter_exit", 3, 2, """
+""",
+    ),
+    Place(
+        "context_enter_exit",
+        3,
+        2,
+        """
 z = y + 1
 with Breaking(log, y) as two:
     z = z * two
 return z - 1
-""", exact=False, before="""
+""",
+        exact=False,
+        before="""
 class Breaking:
     def __init__(self, log, y):
         self.log, self.y = log, y
@@ -925,10 +1016,16 @@ class Breaking:
     def __exit__(self, *error):
         y = self.y
         self.log.append(("out", E))
-"""),
-    Place("module_forward", 2, 1, """
+""",
+    ),
+    Place(
+        "module_forward",
+        2,
+        1,
+        """
 return NET(y)
-""", before="""
+""",
+        before="""
 class Inner(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -938,15 +1035,21 @@ class Inner(torch.nn.Module):
         self.got = E
         return y + 1
 NET = torch.nn.Sequential(Inner(), torch.nn.ReLU())
-"""),
-    Place("local_class", 2, 1, """
+""",
+    ),
+    Place(
+        "local_class",
+        2,
+        1,
+        """
 z = y + 1
 class Local:
     def act(self, y):
         log.append(E)
         return y * 2
 return Local().act(z) - 1
-"""),
+""",
+    ),
 ]
 
 

@@ -8,7 +8,8 @@ that returns a tuple or list.
     fw_compiler           forward of a graph that will be differentiated: results, then what the backward keeps
     bw_compiler           its backward; `fw_compiler` if not given. Compiled when the first backward runs: a forward
                           whose gradient nobody asks for never pays for one, and the first result comes sooner
-    inference_compiler    graphs without gradients; `fw_compiler` if not given
+    inference_compiler    graphs without gradients; `fw_compiler` if not given. With an attribute `writes_inputs` that is
+                          true, its graphs end with `copy_` into the inputs they change (see `inplace`)
 
 `aot_eager` runs the graphs as they are; `aot_eager_decomp_partition` with the decompositions and the partitioner an
 optimising backend would use. Their results tell at which stage a difference from eager arises.
@@ -28,6 +29,7 @@ from stator.aot import decompositions as decomposition_sets
 from stator.aot.absent import without
 from stator.aot.abstract import AbstractTensor, tracing
 from stator.aot.export import Compiler, to_graph_module
+from stator.aot.inplace import write_inside
 from stator.aot.interpret import lift
 from stator.aot.joint import Joint, trace_joint
 from stator.aot.partition import Partitioner, Split, partition
@@ -146,6 +148,8 @@ def _owned_names(owned: Mapping[str, torch.Tensor], taken: Sequence[str]) -> lis
 
 
 def _inference(joint: Joint, inputs: Sequence[Any], compiler: Compiler) -> Plan:
+    if getattr(compiler, "writes_inputs", False):
+        write_inside(joint)
     settle(joint.tape)
     module = to_graph_module(joint.tape, "Inference")
     events.emit("aot_graph", which="inference", graph_module=module)

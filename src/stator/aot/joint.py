@@ -70,6 +70,7 @@ class Write:
     result: int | None
     tracked: bool  # autograd sees the change
     layout: tuple[tuple[Any, ...], tuple[Any, ...], Any] | None = None  # sizes, strides, offset it has afterwards
+    inside: bool = False  # the graph itself copies the contents, and they are none of its results; see `inplace`
 
 
 @dataclass

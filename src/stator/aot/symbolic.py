@@ -139,7 +139,7 @@ def missing(tape: Tape, values: bool) -> list[torch.SymInt]:
         expr = _expressed(value, known)
         for symbol in expr.symbols:
             if symbol not in known:
-                lacking.setdefault(symbol, value_of(context, symbol))
+                lacking.setdefault(symbol, context.number(symbol))
     return list(lacking.values())
 
 
@@ -181,7 +181,7 @@ class _Computation:
         if target is None:
             raise refuse("aot_symbolic", detail=f"a number made by {expr.kind}")
         parts = [self.run(part) if isinstance(part, Expr) else part for part in expr.args]
-        return self.call(target, parts, value_of(self.context, expr))
+        return self.call(target, parts, self.context.number(expr))
 
     def _polynomial(self, expr: Expr) -> Any:
         total: Any = None
@@ -200,12 +200,6 @@ class _Computation:
     def _arithmetic(self, target: Callable[..., Any], *parts: Any) -> Any:
         values = [part.value if isinstance(part, Step) else part for part in parts]
         return self.call(target, parts, target(*values))
-
-
-def value_of(context: SizeContext, expr: Expr) -> Any:
-    """The symbolic number of an expression."""
-    made: Any = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}[expr.type]
-    return made(SizeNode(context, expr))
 
 
 def settle(tape: Tape) -> None:

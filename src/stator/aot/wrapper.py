@@ -303,7 +303,7 @@ def _settle_graph(made: Sequence[Any], *sources: Any) -> Any:
 
 def _write_backs(code: _Code, plan: Plan, arguments: list[str], tracked: bool) -> None:
     for write in plan.joint.writes:
-        if write.result is not None and write.tracked == tracked:
+        if write.result is not None and not write.inside and write.tracked == tracked:
             if tracked or not plan.below_autograd:
                 code.add(1, f"{arguments[write.index]}.copy_(r{write.result})")
             else:

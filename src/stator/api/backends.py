@@ -31,10 +31,6 @@ def eager(graph_module: Any, example_inputs: Any) -> Any:
     return as_plain(graph_module).forward
 
 
-# Backends that compile for the sizes at hand say so, or a graph with symbolic sizes would be wrong for others.
-for _static in (stator_backend,):
-    setattr(_static, "takes_symbols", False)
-
 _registered: dict[str, Backend] = {
     "stator": stator_backend,
     "eager": eager,
@@ -72,17 +68,10 @@ def resolve(backend: str | Backend, mode: str | None, options: Mapping[str, Any]
     if found is None:
         found = _from_torch(backend)
     if backend == "stator" and (mode not in (None, "default") or options):
-        return backend, _bound(found, {"mode": mode, "options": dict(options or {})})
+        return backend, functools.partial(found, mode=mode, options=dict(options or {}))
     if mode is not None or options:
         return backend, _with_settings(found, mode, options)
     return backend, found
-
-
-def _bound(backend: Backend, settings: dict[str, Any]) -> Backend:
-    """The backend with settings, and what it says of itself."""
-    bound = functools.partial(backend, **settings)
-    bound.takes_symbols = getattr(backend, "takes_symbols", True)  # type: ignore[attr-defined]
-    return bound
 
 
 def _with_settings(backend: Backend, mode: str | None, options: Mapping[str, Any] | None) -> Backend:
@@ -94,10 +83,10 @@ def _with_settings(backend: Backend, mode: str | None, options: Mapping[str, Any
     try:
         accepted = inspect.signature(backend).parameters
     except (TypeError, ValueError):
-        return _bound(backend, settings)
+        return functools.partial(backend, **settings)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
     kept = {name: value for name, value in settings.items() if takes_any or name in accepted}
-    return _bound(backend, kept) if kept else backend
+    return functools.partial(backend, **kept) if kept else backend
 
 
 def _from_torch(name: str) -> Backend:

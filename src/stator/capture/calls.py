@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from stator import config
 from stator._native.core import Dispatcher
 from stator.capture import higher_order, marks, nonstrict
 from stator.capture.attributes import is_trusted
@@ -23,6 +24,7 @@ from stator.capture.control import Break, UserException
 from stator.capture.frame import NULL, UNBOUND, Frame, Pending
 from stator.capture.instance_dicts import InstanceDictMethod
 from stator.capture.library import CLASSES, CODES, FUNCTIONS, INSTANCES, LATE_FUNCTIONS
+from stator.capture.library.effects import Replay
 from stator.capture.library.methods import call_c_method
 from stator.capture.library.pure import is_pure
 from stator.capture.operators import lookup_special, specialised
@@ -54,6 +56,18 @@ class Calls(TracerState):
 
     def call(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         kind = type(function)
+        if config.ignore_logging_functions or config.reorderable_logging_functions:
+            if _listed_in(function, config.ignore_logging_functions):
+                return None
+            if _listed_in(function, config.reorderable_logging_functions):
+                self.effects.append(Replay(function, tuple(args), dict(kwargs)))
+                return None
+        substitute = marks.substitute_of(function)
+        if substitute is not None:
+            if substitute.fold_constants and all(guard_kind(arg) for arg in (*args, *kwargs.values())):
+                return self.native(function, *args, **kwargs)
+            function = substitute.function
+            kind = type(function)
         if kind is types.FunctionType:
             return self._call_function(function, args, kwargs)
         if kind is types.MethodType:
@@ -152,7 +166,7 @@ class Calls(TracerState):
 
     def _call_marked(self, function: Any, mark: marks.Mark, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if mark is marks.Mark.DISABLED:
-            raise Break("disabled_function", describe(function))
+            raise _disabled(function)
         self.indirect()
         if mark is marks.Mark.ALLOWED or mark is marks.Mark.NONSTRICT:
             return nonstrict.record_call(self, function, args, kwargs)  # type: ignore[arg-type]  # parts are joined in Tracer
@@ -296,6 +310,8 @@ class Calls(TracerState):
     # Modules
 
     def _call_module(self, module: torch.nn.Module, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if marks.mark_of(module) is marks.Mark.DISABLED:
+            raise _disabled(module)
         if lookup_special(type(module), "__call__") is NN_CALL:
             return self._call_plain_module(module, args, kwargs)
         return self.call(self.special(module, "__call__"), args, kwargs)
@@ -547,6 +563,15 @@ def underlying(function: Any, owner: Any) -> Any:
         if type(found) in C_CALLABLES and getattr(function, "__objclass__", base) is base:
             return found
     return None
+
+
+def _listed_in(function: Any, functions: Any) -> bool:
+    return any(function is one for one in functions)
+
+
+def _disabled(function: Any) -> Break:
+    reason = marks.reason_of(function)
+    return Break("disabled_function", f"{describe(function)} ({reason})" if reason else describe(function))
 
 
 def describe(function: Any) -> str:

@@ -142,7 +142,7 @@ class GraphBuilder:
                 sources = context.infos[symbol].sources
                 if not sources:
                     raise Break("graph_argument", "a size known at run time only")
-                node = self._symbol_nodes[symbol] = self.lift_number(sources[0], context.integer(symbol))
+                node = self._symbol_nodes[symbol] = self.lift_number(sources[0], context.number(symbol))
             return node
 
         def call(function: Any, *parts: Any) -> torch.fx.Node:

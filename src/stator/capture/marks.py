@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class Mark(enum.Enum):
@@ -56,6 +56,34 @@ def clear_mark(function: Any) -> None:
         _by_identity.pop(function, None)
     except TypeError:
         _strong.pop(id(function), None)
+
+
+class Substitute(NamedTuple):
+    """What is captured in place of a function."""
+
+    function: Any
+    fold_constants: bool
+
+
+_substitutes: dict[int, tuple[Any, Substitute]] = {}
+
+
+def substitute(original: Any, replacement: Any, fold_constants: bool) -> None:
+    """Capture `replacement` wherever `original` is called."""
+    _substitutes[id(original)] = (original, Substitute(replacement, fold_constants))
+
+
+def substitute_of(function: Any) -> Substitute | None:
+    """What is captured in place of `function`, if anything."""
+    if not _substitutes:
+        return None
+    row = _substitutes.get(id(function))
+    return None if row is None else row[1]
+
+
+def reason_of(function: Any) -> str:
+    """Why a callable is disabled, in the words of who did it."""
+    return str(getattr(function, "_torchdynamo_disable_msg", None) or "")
 
 
 def mark_of(function: Any) -> Mark | None:

@@ -173,7 +173,12 @@ class Operators(TracerState):
     def _binary_protocol(self, function: Any, symbol: str, forward: str, reflected: str, left: Any, right: Any) -> Any:
         left_python = self.is_python_method(left, forward)
         right_python = self.is_python_method(right, reflected)
-        if not left_python and not right_python and not is_program_kind(type(left)) and not is_program_kind(type(right)):
+        if (
+            not left_python
+            and not right_python
+            and not is_program_kind(type(left))
+            and not is_program_kind(type(right))
+        ):
             if symbol.startswith("%") and isinstance(left, (str, bytes)):
                 right = self._shown_operands(right)
             self.require_c_value(left, function.__name__)
@@ -239,7 +244,13 @@ class Operators(TracerState):
     def require_c_value(self, value: Any, what: str) -> None:
         """Break unless C code may read `value`: the interpreter knows what such code looks at."""
         kind = type(value)
-        if kind is Shown or kind in NUMBERS or kind in C_VALUES or kind is AbstractTensor or guard_kind(value) is not None:
+        if (
+            kind is Shown
+            or kind in NUMBERS
+            or kind in C_VALUES
+            or kind is AbstractTensor
+            or guard_kind(value) is not None
+        ):
             return
         if isinstance(value, C_CONTAINERS):
             for part in dict.values(value) if isinstance(value, dict) else list(value):

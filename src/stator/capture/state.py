@@ -47,6 +47,7 @@ class TracerState:
         # The exception the trace starts with. Its frames are real ones that the trace does not have: it may not
         # outlive the trace.
         self.arrived: BaseException | None = None
+        self.error_on_break: bool | None = None  # what `error_on_graph_break` says here, if anything
         self.raised_at: dict[int, int] = {}  # id of an exception -> the step that first raised it
         self.raised_step = 0  # where the exception that is under way was first raised
         self.own_functions: dict[int, Any] = {}

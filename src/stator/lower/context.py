@@ -17,7 +17,7 @@ from stator.loops import build, ir
 from stator.loops.integers import Polynomial, Size, atoms, contiguous_strides, product_of
 from stator.loops.ir import Buffer, Definition, Expression, loop_variables
 from stator.lower.symbols import Symbols
-from stator.lower.values import OPAQUE, Lazy, NotLowered, OperatorCall, Step, Stored, Value, flatten, type_name
+from stator.lower.values import OPAQUE, Lazy, NotLowered, Number, OperatorCall, Step, Stored, Value, flatten, type_name
 
 # Beyond these an expression is stored: more would spill registers or blow up when used at several places.
 SIZE_LIMIT = 240
@@ -34,6 +34,7 @@ class Lowering:
 
     def __init__(self, symbols: Symbols) -> None:
         self.steps: list[Step] = []
+        self.numbers: dict[Buffer, Number] = {}
         self.symbols = symbols
         self.line = ""
         self.current: Any = None  # what the running call should return, as meta tensors
@@ -139,23 +140,32 @@ class Lowering:
             OperatorCall(torch.ops.aten._assert_async.msg, (flag, message), {}, [], self.line, "a check of indices")
         )
 
+    def number(self, value: Number) -> Stored:
+        """A number where kernels can read it."""
+        if value.memory is None:
+            buffer = self.buffer((), (), torch.float64, "constant")
+            value.memory = Stored(buffer, (), (), 0, torch.float64)
+            self.numbers[buffer] = value
+        return value.memory
+
     # operators
 
-    def call(self, operator: torch._ops.OpOverload, arguments: Any, keywords: dict[str, Any], reason: str) -> Any:
+    def call(self, operator: Any, arguments: Any, keywords: dict[str, Any], reason: str) -> Any:
         """Let ATen do it. Results are described by `current`."""
         stored_arguments = tuple(self._argument(value) for value in arguments)
         stored_keywords = {name: self._argument(value) for name, value in keywords.items()}
         results: list[Any] = []
         values: list[Any] = []
         returned = self.current
-        if len(operator._schema.returns) == 1:
+        higher = isinstance(operator, torch._ops.HigherOrderOperator)
+        if not higher and len(operator._schema.returns) == 1:
             returned = (returned,)
         for meta in returned or ():
             result, value = self._result(meta)
             results.append(result)
             values.append(value)
         self.steps.append(OperatorCall(operator, stored_arguments, stored_keywords, results, self.line, reason))
-        return values[0] if len(values) == 1 else tuple(values)
+        return values[0] if len(values) == 1 and not higher else tuple(values)
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, Lazy):

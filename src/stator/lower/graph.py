@@ -23,7 +23,7 @@ from stator.lower import decompositions
 from stator.lower.context import Lowering
 from stator.lower.symbols import Symbols
 from stator.lower.table import rule_of
-from stator.lower.values import OPAQUE, Lazy, NotLowered, Step, Stored, flatten
+from stator.lower.values import OPAQUE, Lazy, NotLowered, Number, Step, Stored, flatten
 from stator.lower.views import converted
 
 CALLS_LIMIT = 4  # of decompositions within decompositions
@@ -38,6 +38,8 @@ class Lowered:
     steps: list[Step]
     outputs: list[Any]  # Stored, Size, number or None
     symbols: Symbols
+    numbers: dict[Buffer, Number] = field(default_factory=dict)  # memory that holds a number
+    written: list[Buffer] = field(default_factory=list)  # inputs that steps of the loop language write
     refused: list[tuple[str, str, str]] = field(default_factory=list)  # operator, why, line
 
 
@@ -53,7 +55,7 @@ class GraphLowering:
         self.symbols = Symbols()
         self.lowering = Lowering(self.symbols)
         self.values: dict[torch.fx.Node, Any] = {}
-        self.result = Lowered([], [], self.lowering.steps, [], self.symbols)
+        self.result = Lowered([], [], self.lowering.steps, [], self.symbols, self.lowering.numbers)
         self.handlers: dict[str, Callable[[torch.fx.Node], None]] = {
             "placeholder": self.placeholder,
             "get_attr": self.get_attr,
@@ -75,6 +77,8 @@ class GraphLowering:
         value: Any = None
         if isinstance(meta, (int, torch.SymInt)) and not isinstance(meta, bool):
             value = self.lowering.size(meta)
+        elif isinstance(meta, torch.SymFloat):
+            value = Number(float)
         elif hasattr(meta, "stride"):
             value = self.outside(meta, "input")
         self.values[node] = value
@@ -108,7 +112,11 @@ class GraphLowering:
             value = self.argument(source)[key]
             self.values[node] = value if self._known(source) else self.lowering.settle(value, users_of(node))
             return
-        if not isinstance(target, torch._ops.OpOverload):
+        if isinstance(target, torch._ops.HigherOrderOperator) and not node.kwargs:
+            self.lowering.current = node.meta.get("val")
+            self.values[node] = self.lowering.call(target, self.argument(node.args), {}, "runs graphs of its own")
+            return
+        if not isinstance(target, torch._ops.OpOverload) or target in SIZE_QUESTIONS:
             self.values[node] = self.plain_call(node)
             return
         arguments = self.argument(node.args)
@@ -127,6 +135,9 @@ class GraphLowering:
         meta = node.meta.get("val")
         if isinstance(meta, (int, torch.SymInt)) and not isinstance(meta, bool):
             return self.lowering.size(meta)
+        if isinstance(meta, (torch.SymFloat, torch.SymBool)):
+            kind = float if isinstance(meta, torch.SymFloat) else bool
+            return Number(kind, node.target, tuple(self.argument(node.args)))
         raise InternalStatorError(f"a functional graph calls {node.target}", reason="graph_form")
 
     def argument(self, value: Any) -> Any:
@@ -148,6 +159,8 @@ class GraphLowering:
                 return value
         why = "has no row"
         rule = None if self.operators_only else rule_of(operator)
+        if rule is not None and not getattr(rule, "takes_numbers", False) and has_number(arguments, keywords):
+            rule = None
         if rule is not None:
             value, why = self.attempt(rule, operator, arguments, keywords, meta)
             if why == "":
@@ -269,6 +282,7 @@ class GraphLowering:
             return None
         self.before_write(target)
         self.lowering.assign(target, self.lowering.broadcast(source, target.sizes))
+        self.result.written.append(target.buffer)
         return target
 
     def before_write(self, target: Stored) -> None:
@@ -310,8 +324,18 @@ def _is_check(step: Step) -> bool:
 def leaf_is_symbolic(leaf: Any) -> bool:
     if isinstance(leaf, (Stored, Lazy)):
         return not all(isinstance(size, int) for size in leaf.sizes)
-    return isinstance(leaf, torch.SymInt) or hasattr(leaf, "terms")
+    return isinstance(leaf, (torch.SymInt, Number)) or hasattr(leaf, "terms")
 
+
+def has_number(*values: Any) -> bool:
+    return any(isinstance(leaf, Number) for leaf in flatten(values))
+
+
+# Operators that yield a size the trace knows as an expression.
+SIZE_QUESTIONS = frozenset(
+    {torch.ops.aten.sym_size.int, torch.ops.aten.sym_stride.int, torch.ops.aten.sym_storage_offset.default,
+     torch.ops.aten.sym_numel.default}
+)  # fmt: skip
 
 # Views read their argument without computing anything: their users count as users of what they view.
 VIEWS = frozenset(

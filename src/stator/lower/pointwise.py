@@ -23,7 +23,7 @@ from stator.loops.build import apply, convert
 from stator.loops.integers import Size
 from stator.loops.ir import ALL, FLOATS, INTEGERS, SMALL_FLOATS, Expression, constant
 from stator.lower.context import Lowering
-from stator.lower.values import OPAQUE, Lazy, NotLowered, Stored, Value, type_name
+from stator.lower.values import OPAQUE, Lazy, NotLowered, Number, Stored, Value, type_name
 
 Formula = Callable[..., Expression]
 
@@ -376,6 +376,8 @@ def promote(operands: Sequence[Any]) -> torch.dtype:
             rank, dtype = (2 if operand.sizes else 1), operand.dtype
         elif isinstance(operand, bool):
             rank, dtype = 0, torch.bool
+        elif isinstance(operand, Number):
+            rank, dtype = 0, torch.get_default_dtype() if operand.type is float else torch.bool
         elif isinstance(operand, float):
             rank, dtype = 0, torch.get_default_dtype()
         elif isinstance(operand, complex):
@@ -460,6 +462,9 @@ class Computation:
             return self.lowering.broadcast(value, self.sizes)
         if isinstance(value, torch.SymInt):
             return self.lowering.size(value)
+        if isinstance(value, Number):
+            self.lowering.number(value)
+            return value
         if value is None or isinstance(value, (bool, int, float)) or hasattr(value, "terms"):
             return value
         raise NotLowered(f"an argument of type {type(value).__name__}")
@@ -471,6 +476,14 @@ class Computation:
             return convert(value.at(indices), type_)
         if hasattr(value, "terms"):
             return convert(build.index_expression(value), type_)
+        if isinstance(value, Number):
+            assert value.memory is not None
+            if type_ in INTEGERS or (type_ == "b1" and value.type is float):
+                raise NotLowered("a float where integers are computed")
+            number = value.memory.at(())
+            if self.result in SMALL_FLOATS and type_ == "f32" and self.name not in UNROUNDED_SCALARS:
+                number = convert(number, self.result)
+            return convert(number, type_)
         if isinstance(value, float) and (type_ in INTEGERS or type_ == "b1"):
             raise NotLowered("a float where integers are computed")
         if self.result in SMALL_FLOATS and type_ == "f32" and self.name not in UNROUNDED_SCALARS:
@@ -482,6 +495,7 @@ def rule(name: str, row: Row) -> Callable[..., Any]:
     def lower(lowering: Lowering, *arguments: Any, **keywords: Any) -> Value:
         return Computation(lowering, name, row, lowering.current).run(arguments, keywords)
 
+    vars(lower)["takes_numbers"] = True
     return lower
 
 

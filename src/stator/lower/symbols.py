@@ -16,6 +16,7 @@ import torch
 
 from stator.exc import InternalStatorError
 from stator.loops.integers import Size, product_of, symbol
+from stator.sizes.expression import OPAQUE, Expr
 
 
 class Symbols:
@@ -26,8 +27,8 @@ class Symbols:
 
     def size(self, value: Any) -> Size:
         if isinstance(value, torch.SymInt):
-            node = value.node
-            return self.expression(node.expr, node.context.algebra)
+            context = value.node.context
+            return self.expression(context.simplified(value.node.expr), context.algebra)
         return int(value)
 
     def expression(self, term: Any, algebra: Any) -> Size:
@@ -51,6 +52,20 @@ class Symbols:
         name = str(term.name) if term.kind == "symbol" else f"n{term.number}"
         self.origin[name] = (term, algebra)
         return symbol(name)
+
+    def can_compute(self, name: str) -> bool:
+        """Whether `compute` knows the term behind a symbol; else a program asks `meaning`."""
+        term, _ = self.origin.get(name, (None, None))
+        return getattr(term, "kind", "") in COMPUTED
+
+    def meaning(self, name: str) -> tuple[Callable[..., Any], list[Any]]:
+        """A Python function, and the sizes it takes to the value of a symbol."""
+        term, algebra = self.origin.get(name, (None, None))
+        kind = getattr(term, "kind", "")
+        if kind not in OPAQUE or any(getattr(operand, "type", int) is not int for operand in term.args):
+            raise InternalStatorError(f"the program cannot know the size {name}", reason="graph_form")
+        operands = [self.expression(part, algebra) if isinstance(part, Expr) else part for part in term.args]
+        return OPAQUE[kind][1], operands
 
     def compute(self, name: str, value_of: Callable[[Size], Any]) -> Any:
         """The value of a symbol that is no input, from the values of the sizes it is made of."""

@@ -10,7 +10,7 @@ ATen take them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,11 +90,24 @@ Value = Stored | Lazy
 
 
 @dataclass(eq=False, slots=True)
+class Number:
+    """A float (or a truth) known only when the program runs: an input, or `function` of numbers and sizes.
+
+    `memory` is the number as a tensor of no dimension, once a kernel reads it.
+    """
+
+    type: type
+    function: Callable[..., Any] | None = None
+    parts: tuple[Any, ...] = ()
+    memory: Stored | None = None
+
+
+@dataclass(eq=False, slots=True)
 class OperatorCall:
     """One call of an ATen operator. Arguments hold `Stored` values, sizes and constants; `results` are new buffers
     (None for a result that is no tensor, a list for a list of tensors)."""
 
-    operator: torch._ops.OpOverload
+    operator: torch._ops.OpOverload | torch._ops.HigherOrderOperator  # of the latter, a tuple of results
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
     results: list[Any]
@@ -107,6 +120,8 @@ class OperatorCall:
     def writes(self) -> list[Buffer]:
         """Buffers of arguments that the schema marks as written."""
         found: list[Buffer] = []
+        if isinstance(self.operator, torch._ops.HigherOrderOperator):
+            return found
         for position, declared in enumerate(self.operator._schema.arguments):
             if declared.alias_info is None or not declared.alias_info.is_write:
                 continue
@@ -118,6 +133,8 @@ class OperatorCall:
         return [entry for entry in flatten(self.results) if isinstance(entry, Buffer)]
 
     def needed(self) -> bool:
+        if isinstance(self.operator, torch._ops.HigherOrderOperator):
+            return True  # what its bodies do (a check, random numbers) is not looked into
         return (
             self.operator._schema.is_mutable
             or not self.made()

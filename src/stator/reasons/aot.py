@@ -54,7 +54,6 @@ ROWS: tuple[Reason, ...] = (
         explanation="The graph of operators is made once for all sizes; each size it uses must be computed from its "
         "arguments. Where that fails the captured graph runs operator by operator.",
         hint="pass dynamic=False for this function, or mark the size with stator.mark_static",
-        example="import torch, stator\n\ndef example():\n    stator.compile(torch.relu, dynamic=True)(torch.ones(3))\n",
     ),
     Reason(
         id="aot_layout",

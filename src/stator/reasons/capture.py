@@ -372,20 +372,6 @@ def example():
         "Report this with the program that shows it, unless another thread changes what the function reads",
     ),
     Reason(
-        "symbolic_graph",
-        "A graph with sizes or numbers that vary runs as it was captured: {detail}.",
-        "This backend compiles for the sizes at hand.",
-        "Compile with dynamic=False where the few sizes that come are known",
-        """
-def example():
-    import torch, stator
-
-    compiled = stator.compile(lambda x: x * 2 + 1, backend="aot_eager")
-    for size in (3, 4):
-        compiled(torch.ones(size))
-""",
-    ),
-    Reason(
         "no_compiler_for_device",
         "There is no compiler for this device yet, so torch's own kernels run: {detail}.",
         "stator compiles for CPUs; graphs on other devices are captured and run operator by operator.",

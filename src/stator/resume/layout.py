@@ -53,6 +53,7 @@ class Layout:
     frames: tuple[FrameLayout, ...]
     handling: bool
     raised: bool = False
+    error_on_break: bool | None = None  # what `error_on_graph_break` says here
 
     def names(self) -> tuple[str, ...]:
         """Names of the flat values, for people."""
@@ -204,6 +205,7 @@ def frames_to_trace(
     frames[-1].suspended = frames[-1].resumable = False
     if layout.handling:
         tracer.handled = loaded()
+    tracer.error_on_break = layout.error_on_break
     if layout.raised:
         tracer.arrived = values[position]
         source = tree.local(position)

@@ -38,7 +38,6 @@ from stator.resume.timing import BreakTimer
 from stator.values.source import Source
 
 
-
 class Continuation(Protocol):
     """Where a program goes on: what to call, and how far ahead it looks into the iterators among its values."""
 
@@ -73,10 +72,17 @@ class Marker:
         self.name = name
 
 
-def residual_of(trace: Trace, local_count: int, make_continuation: MakeContinuation) -> Residual:
-    """The residual program of a trace that returned or broke."""
+def residual_of(
+    trace: Trace, local_count: int, make_continuation: MakeContinuation, callees_compiled: Callable[[Any], Any]
+) -> Residual:
+    """The residual program of a trace that returned or broke.
+
+    `callees_compiled(function)` is a function that runs uncompiled but has what it calls compiled.
+    """
     tracer = trace.tracer
     builder = ResidualBuilder(tracer, local_count)
+    if trace.broke is not None and trace.broke.reason in ("skipped_frame", "disabled_function"):
+        builder.callees_compiled = callees_compiled
     if trace.ending is Ending.RETURNED:
         value = builder.expression(trace.value)
         builder.effects()
@@ -130,7 +136,8 @@ def _left(trace: Trace, builder: ResidualBuilder, make_continuation: MakeContinu
     ]
     builder.effects()
     if tracer.handled is None and any(frame.decoded.handler_of[frame.current] for frame in (*frames, inner)):
-        place = make_continuation(dataclasses.replace(layout, raised=True), contexts)
+        arriving = dataclasses.replace(layout, raised=True, error_on_break=tracer.error_on_break)
+        place = make_continuation(arriving, contexts)
         recover = f"return {builder.constant(core.TailCall)}({builder.constant(place.callable)}, {before}make.arrived(caught))"
     else:
         recover = f"return make.recover({builder.constant(layout)}, {builder.constant(contexts)}, ({before}), caught)"
@@ -205,6 +212,7 @@ def _go_on(
     resting = _copied(inner, stack, pc)
     resting.current = pc
     layout, values = capture_layout([*frames, resting], handled, peeking=True)
+    layout = dataclasses.replace(layout, error_on_break=builder.tracer.error_on_break)
     place = make_continuation(layout, contexts)
     for position, value in enumerate(values):
         if type(value) is Peek:

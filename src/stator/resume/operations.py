@@ -61,7 +61,7 @@ def _call(builder: ResidualBuilder, frame: Frame, instruction: Instruction) -> P
     if function is super or (getattr(function, "__name__", "") in ("locals", "globals", "vars", "dir") and not args):
         return None
     named = "".join(f"**{{{builder.constant(key)}: {builder.expression(value)}}}, " for key, value in kwargs.items())
-    text = f"{builder.expression(function)}({builder.sequence(args)}{named})"
+    text = f"{builder.callee(function)}({builder.sequence(args)}{named})"
     return PlainOperation(text, instruction.arg + 2, "push")
 
 
@@ -70,10 +70,10 @@ def _call_function_ex(builder: ResidualBuilder, frame: Frame, instruction: Instr
     stack = frame.stack
     if instruction.arg & 1:
         function, args, kwargs = stack[-3:]
-        text = f"{builder.expression(function)}(*{builder.expression(args)}, **{builder.expression(kwargs)})"
+        text = f"{builder.callee(function)}(*{builder.expression(args)}, **{builder.expression(kwargs)})"
         return PlainOperation(text, 4, "push")
     function, args = stack[-2:]
-    return PlainOperation(f"{builder.expression(function)}(*{builder.expression(args)})", 3, "push")
+    return PlainOperation(f"{builder.callee(function)}(*{builder.expression(args)})", 3, "push")
 
 
 @row("LOAD_ATTR", "LOAD_METHOD")
@@ -84,7 +84,7 @@ def _load_attr(builder: ResidualBuilder, frame: Frame, instruction: Instruction)
 
 def _operator(template: str, operands: int, outcome: str = "push") -> Row:
     def make(builder: ResidualBuilder, frame: Frame, instruction: Instruction) -> PlainOperation:
-        texts = [builder.expression(value) for value in frame.stack[len(frame.stack) - operands :]]
+        texts = [builder.operand(value) for value in frame.stack[len(frame.stack) - operands :]]
         return PlainOperation(template.format(*texts), operands, outcome)
 
     return make
@@ -110,7 +110,7 @@ for _name in ("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWA
 
 @row("BINARY_OP")
 def _binary(builder: ResidualBuilder, frame: Frame, instruction: Instruction) -> PlainOperation:
-    left, right = (builder.expression(value) for value in frame.stack[-2:])
+    left, right = (builder.operand(value) for value in frame.stack[-2:])
     symbol = instruction.value
     if symbol.endswith("="):
         return PlainOperation(f"make.in_place({builder.constant(symbol)}, {left}, {right})", 2, "push")
@@ -119,7 +119,7 @@ def _binary(builder: ResidualBuilder, frame: Frame, instruction: Instruction) ->
 
 @row("COMPARE_OP")
 def _compare(builder: ResidualBuilder, frame: Frame, instruction: Instruction) -> PlainOperation:
-    left, right = (builder.expression(value) for value in frame.stack[-2:])
+    left, right = (builder.operand(value) for value in frame.stack[-2:])
     return PlainOperation(f"{left} {instruction.value} {right}", 2, "push")
 
 

@@ -17,6 +17,7 @@ import functools
 import gc
 import itertools
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -61,21 +62,37 @@ class ResidualBuilder:
         self.output_names: dict[torch.fx.Node, str] = {}
         self.kept: list[Any] = []
         self._count = 0
+        # How the broken call's callee is called, where it runs uncompiled but what it calls does not.
+        self.callees_compiled: Callable[[Any], Any] | None = None
 
     # Names
 
     def constant(self, value: Any) -> str:
-        """The name of an object the program holds on to."""
+        """The text of an object the program holds on to: a literal, or a name."""
         if type(value) in INLINE_TYPES and not (isinstance(value, float) and value != value):
             text = repr(value)
             if len(text) < 60 and "inf" not in text:
                 return text
+        return self.held(value)
+
+    def held(self, value: Any) -> str:
+        """The name of an object the program holds on to."""
         name = self.constant_names.get(id(value))
         if name is None:
             name = self.constant_names[id(value)] = f"c{len(self.constant_names)}"
             self.constants[name] = value
             self.kept.append(value)
         return name
+
+    def operand(self, value: Any) -> str:
+        """Text of a value that something is done to: never a literal, whose sign would bind to the wrong operator and
+        whose use Python may warn of."""
+        return self.held(value) if type(value) in INLINE_TYPES else self.expression(value)
+
+    def callee(self, function: Any) -> str:
+        """The expression of what the broken call calls."""
+        text = self.operand(function)
+        return text if self.callees_compiled is None else f"{self.constant(self.callees_compiled)}({text})"
 
     def fetch(self, source: Source) -> str:
         """The name of a value the guards hand over."""

@@ -97,6 +97,10 @@ class Support:
     @staticmethod
     def enter(manager: Any) -> tuple[Any, Any]:
         kind = type(manager)
+        for name in ("__enter__", "__exit__"):
+            if not hasattr(kind, name):
+                missed = " (missed __exit__ method)" if name == "__exit__" else ""
+                raise TypeError(f"'{kind.__qualname__}' object does not support the context manager protocol{missed}")
         leave = kind.__exit__.__get__(manager, kind) if hasattr(kind.__exit__, "__get__") else kind.__exit__
         return leave, kind.__enter__(manager)
 

@@ -48,4 +48,5 @@ def functional_compiler(mode: str | None = None) -> Callable[[Any, Sequence[Any]
         options = cpu.Options(ProgramBuilder, objects=objects, mode=mode or "default")
         return cpu.compile_graph(functional, examples, options=options)
 
+    vars(compiler)["writes_inputs"] = True
     return compiler

@@ -21,7 +21,7 @@ import threading
 import time
 import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,11 +33,16 @@ from stator.capture.ahead import Depth
 from stator.capture.control import Break
 from stator.capture.frame import Frame
 from stator.capture.generalising import History
-from stator.capture.graph import GraphBuilder
-from stator.capture.symbolic import SYMBOLIC
 from stator.capture.trace import Ending, Trace, trace, trace_function
 from stator.capture.tracer import Tracer
-from stator.exc import BackendCompilerFailed, FailOnRecompileLimitHit, RecompileError, StatorError, Unsupported
+from stator.exc import (
+    BackendCompilerFailed,
+    FailOnRecompileLimitHit,
+    InternalStatorError,
+    RecompileError,
+    StatorError,
+    Unsupported,
+)
 from stator.guards import SizeProgram, compile_guards
 from stator.guards.modes import read_modes
 from stator.guards.reference import all_misses, explain_miss
@@ -46,6 +51,7 @@ from stator.resume.layout import FrameContext, Layout, frames_to_trace, states_t
 from stator.resume.leave import Residual, residual_of
 from stator.resume.state import prepare_chain
 from stator.runtime import stance
+from stator.runtime.uncompiled import CalleesCompiled
 from stator.sizes.lowering import lower_guards
 from stator.values.source import SourceTree
 
@@ -89,13 +95,17 @@ class Place:
         self.records: list[EntryRecord] = []
         self.history = History(region.options.dynamic)
         self.limit_reported = False
+        self.looked = False  # the stance had the first call only looked at
+        self.failed = False  # compiling failed under suppress_errors: it runs eagerly for good
 
     # A miss
 
     def on_miss(self, dispatcher: Any, function: Any, values: tuple[Any, ...]) -> Any:
         """No entry matches: compile one if that is allowed, and run the call."""
-        allowed = stance.decide(bool(self.records))
-        if allowed is stance.Answer.EAGER:
+        allowed = stance.decide(bool(self.records) or self.looked)
+        if allowed is stance.Answer.LOOK:
+            self._look(function, values)
+        if allowed is stance.Answer.EAGER or allowed is stance.Answer.LOOK or self.failed:
             return self.run_eagerly(function, values)
         if allowed is stance.Answer.FAIL:
             raise RecompileError(self._explain(function, values, "a recompile was needed, and the stance forbids it"))
@@ -123,6 +133,14 @@ class Place:
             return core.TailCall(entry.residual, function, *values, *fetched)
         return core.TailCall(entry.residual, *values, *fetched)
 
+    def _look(self, function: Any, values: tuple[Any, ...]) -> None:
+        """Learn the sizes and numbers of a call that is not compiled, for the next one."""
+        self.looked = True
+        try:
+            self.trace(function, values, {})
+        except StatorError:
+            pass  # it is reported when it is compiled
+
     def _at_limit(self, function: Any, values: tuple[Any, ...]) -> bool:
         limit = self.region.options.recompile_limit or config.recompile_limit
         if len(self.records) < limit and self.region.entries_in_all() < config.accumulated_recompile_limit:
@@ -131,7 +149,12 @@ class Place:
             raise FailOnRecompileLimitHit(self._explain(function, values, f"recompile limit of {limit} reached"))
         if not self.limit_reported:
             self.limit_reported = True
-            text = self._explain(function, values, f"recompile limit of {limit} reached; it runs eagerly from now on")
+            text = self._explain(
+                function,
+                values,
+                f"recompile limit of {limit} reached: calls that match none of its entries run eagerly from now on, what "
+                f"they call stays compiled. {self._unstable(function, values)}",
+            )
             events.emit("fallback", reason="recompile_limit", detail=text)
             stance.warn(text)
         return True
@@ -140,6 +163,19 @@ class Place:
         """Why each entry does not match, the nearest (latest) first."""
         found = [explain_miss(record.tree, function, values) for record in reversed(self.records)]
         return [miss for miss in found if miss is not None]
+
+    def _unstable(self, function: Any, values: tuple[Any, ...]) -> str:
+        """Which value was another one for most entries, and what it was each time."""
+        by_source: dict[str, list[Any]] = {}
+        for record in self.records:
+            for miss in all_misses(record.tree, function, values):
+                by_source.setdefault(miss.source, []).append(miss)
+        if not by_source:
+            return "No single value tells the entries apart"
+        source, misses = max(by_source.items(), key=lambda row: len(row[1]))
+        seen = ", ".join(dict.fromkeys(str(miss.expected) for miss in misses))
+        where = next((f" ({miss.location})" for miss in misses if miss.location), "")
+        return f"The value that keeps changing is {source}{where}: it was {seen}, and is {misses[-1].actual} now"
 
     def _explain(self, function: Any, values: tuple[Any, ...], text: str) -> str:
         misses = self.misses(function, values)
@@ -168,6 +204,19 @@ class Place:
 
     # Compiling
 
+    def _defect(self, error: Exception) -> InternalStatorError:
+        """An error of stator's own, told with the user's line and what to do about it."""
+        where = self.location()
+        made = InternalStatorError(
+            f"stator failed while compiling {self.name}{f' ({where})' if where else ''}:\n"
+            f"{type(error).__name__}: {error}\n"
+            "This is a defect of stator, not of the program. To go on, set stator.config.suppress_errors = True or put "
+            "stator.disable on the function; `stator ablate script.py` makes a report of it.",
+            reason="internal_error",
+        )
+        made.__cause__ = error
+        return made
+
     def _compile_guarded(self, function: Any, values: tuple[Any, ...]) -> Any:
         """Compile; an error of stator's or the backend's is the program's business only if the settings say so."""
         start = time.perf_counter()
@@ -175,9 +224,12 @@ class Place:
             return self._compile(function, values)
         except Exception as error:
             self._report_end(start, {}, None, error)
-            if not isinstance(error, StatorError) or not config.suppress_errors or self.region.options.fullgraph:
-                raise
-            events.emit("fallback", reason="error_suppressed", detail=self.name)
+            if not isinstance(error, StatorError):
+                error = self._defect(error)
+            if not config.suppress_errors or self.region.options.fullgraph or isinstance(error, Unsupported):
+                raise error from error.__cause__
+            self.failed = True
+            events.emit("fallback", reason="error_suppressed", detail=f"{self.name}: {error}")
             return None
 
     def _compile(self, function: Any, values: tuple[Any, ...]) -> Any:
@@ -192,7 +244,7 @@ class Place:
                 self._report_end(start, stages, result)
                 return self._publish_eager(result, EAGER_ENDINGS[result.ending])
             try:
-                residual = residual_of(result, len(values), self.region.continuation)
+                residual = residual_of(result, len(values), self.region.continuation, self.region.callees_compiled)
                 break
             except Break as broke:
                 if broke.born is None or broke.born in known:
@@ -246,7 +298,8 @@ class Place:
         assert broke is not None
         tracer = result.tracer
         text = describe_break(broke.reason, broke.detail, tracer.stack_trace())
-        if self.region.options.fullgraph and broke.reason not in ("operator_error", "program_raises"):
+        refused = self.region.options.fullgraph or tracer.error_on_break
+        if refused and broke.reason not in ("operator_error", "program_raises"):
             raise Unsupported(text, reason=broke.reason)
         where = tracer.location()
         events.emit(
@@ -295,23 +348,16 @@ class Place:
         names = (node.name for node in builder.graph.nodes if node.op == "placeholder")
         sizes = {name: tuple(getattr(one, "shape", ())) for name, one in zip(names, examples, strict=False)}
         events.emit("graph", graph_module=module, sizes=sizes)
-        symbolic = any(type(value) in SYMBOLIC for _, value in incoming_numbers(builder))
-        backend = self.region.options.backend
-        if symbolic and not getattr(backend, "takes_symbols", True):
-            # Compiled for the sizes at hand it would be wrong for others: the graph runs as it was captured.
-            events.emit("fallback", reason="symbolic_graph", detail=self.name)
-            return module.forward
+        backend = stance.forced_backend() or self.region.options.backend
         try:
             compiled = backend(module, examples)
         except StatorError:
             raise
         except Exception as error:
-            raise BackendCompilerFailed(self.region.options.backend, error) from error
+            raise BackendCompilerFailed(backend, error) from error
         if not callable(compiled):
             kind = type(compiled).__name__
-            raise BackendCompilerFailed(
-                self.region.options.backend, TypeError(f"it returned a {kind}, which is not callable")
-            )
+            raise BackendCompilerFailed(backend, TypeError(f"it returned a {kind}, which is not callable"))
         return compiled
 
     def _publish(self, entry: Any, tree: SourceTree, text: str, reason: str) -> None:
@@ -350,13 +396,6 @@ class Place:
         raise NotImplementedError
 
 
-def incoming_numbers(builder: GraphBuilder) -> Iterator[tuple[str, Any]]:
-    """Every size and number that comes into a graph, with the name of its input."""
-    for source, value in builder.inputs:
-        for part in (*getattr(value, "shape", ()), *getattr(value, "strides", ()), value):
-            yield str(source), part
-
-
 def dispatcher_call(dispatcher: Any, function: Any, values: tuple[Any, ...]) -> Any:
     """Call again from the start, now that another thread may have compiled what is needed."""
     if function is None:
@@ -391,11 +430,13 @@ class FunctionPlace(Place):
         return trace_function(function, values, read_modes(), self.prepare, known)
 
     def run_eagerly(self, function: Any, values: tuple[Any, ...]) -> Any:
+        if stance.current() == "default":
+            return call_bound(self.region.callees_compiled(function), function.__code__, values)
         return call_bound(function, function.__code__, values)
 
     def eager_residual(self) -> Callable[..., Any]:
         def original(function: Any, *values: Any) -> Any:
-            return call_bound(function, function.__code__, values)
+            return call_bound(self.region.callees_compiled(function), function.__code__, values)
 
         return original
 
@@ -469,7 +510,14 @@ class Region:
         return [self.place, *self.continuations.values()]
 
     def entries_in_all(self) -> int:
-        return len(self.place.records)
+        """Entries of the code object, over all regions."""
+        row = _regions.get(id(self.code))
+        return sum(len(region.place.records) for region in (row[1].values() if row is not None else (self,)))
+
+    @functools.cached_property
+    def callees_compiled(self) -> CalleesCompiled:
+        """What turns a function into one that runs uncompiled, with what it calls compiled."""
+        return CalleesCompiled(lambda function: dispatcher_for(function, self.options))
 
 
 # Regions by code object (itself: code objects compare by content, but the names they see differ), then by options
@@ -514,7 +562,7 @@ def reset() -> None:
                 place.table.clear()
                 place.records.clear()
                 place.history = History(region.options.dynamic)
-                place.limit_reported = False
+                place.limit_reported = place.looked = place.failed = False
         region.continuations.clear()
 
 

@@ -1,8 +1,15 @@
 """The stance of the process: whether a call without a matching entry compiles, runs eagerly, or is an error.
 
-Contract. `decide(has_entries)` answers for one miss. `set_stance` changes it and gives an object that restores it when
-used as a context manager or decorator. `force_eager` is known to the native dispatcher, which then calls the function
-directly; the other stances are asked here, on misses alone.
+Contract. `decide(place)` answers for one miss. `set_stance` changes the stance; used as a context manager or decorator
+it holds inside only. `force_eager` is known to the native dispatcher, which then calls the function directly; the other
+stances are asked here, on misses alone: entries whose guards hold are used in every stance but that one.
+
+    default              compile
+    force_eager          run eagerly, whatever is compiled
+    eager_on_recompile   run eagerly
+    fail_on_recompile    an error
+    eager_then_compile   the first call of a function runs eagerly and only shows what its sizes are; from the second
+                         on compile, knowing which sizes differed
 
 State: one stance for the process, as in torch; replaced as a whole.
 """
@@ -14,7 +21,7 @@ import functools
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from stator._native import core
 from stator.exc import InvalidOption
@@ -27,38 +34,58 @@ class Answer(enum.Enum):
 
     COMPILE = "compile"
     EAGER = "eager"
+    LOOK = "run eagerly, but remember the sizes"
     FAIL = "fail"
 
 
+ANSWERS = {
+    "default": Answer.COMPILE,
+    "force_eager": Answer.EAGER,
+    "eager_on_recompile": Answer.EAGER,
+    "fail_on_recompile": Answer.FAIL,
+}
+
+
+class Stance(NamedTuple):
+    """A stance, and the backend it forces (a callable, or a name)."""
+
+    name: str = "default"
+    backend: Any = None
+
+
 class _State:
-    name = "default"
-    seen: set[int] = set()
+    stance = Stance()
 
 
 _state = _State()
 _lock = threading.Lock()
 
 
-def decide(has_entries: bool) -> Answer:
+def decide(seen_before: bool) -> Answer:
     """What a call without a matching entry does."""
-    name = _state.name
-    if name == "force_eager":
-        return Answer.EAGER
-    if name == "eager_on_recompile" and has_entries:
-        return Answer.EAGER
-    if name == "eager_on_recompile":
-        return Answer.EAGER
-    if name == "fail_on_recompile":
-        return Answer.FAIL
-    return Answer.COMPILE
+    answer = ANSWERS.get(_state.stance.name)
+    if answer is None:
+        return Answer.COMPILE if seen_before else Answer.LOOK
+    return answer
 
 
 def current() -> str:
-    return _state.name
+    return _state.stance.name
+
+
+def forced_backend() -> Any:
+    """The backend that everything compiles with now, or None."""
+    return _state.stance.backend
 
 
 class set_stance:
-    """Set the stance; used with `with` or as a decorator it holds inside only."""
+    """Set the stance; used with `with` or as a decorator it holds inside only.
+
+    `force_backend` (with the default stance): what compiles meanwhile does so with this backend. Guards are always
+    evaluated: `skip_guard_eval_unsafe` is accepted, and changes nothing.
+    """
+
+    _dynamo_forbidden = True
 
     def __init__(
         self, stance: str = "default", *, skip_guard_eval_unsafe: bool = False, force_backend: Any = None
@@ -67,23 +94,26 @@ class set_stance:
             raise InvalidOption(f"no stance {stance!r}: it is one of {', '.join(STANCES)}")
         if force_backend is not None and stance != "default":
             raise InvalidOption("force_backend goes with the default stance only")
-        self.stance = stance
-        self.previous = _state.name
-        _install(stance)
-
-    def __enter__(self) -> None:
+        self.stance = Stance(stance, force_backend)
+        self.previous = [_state.stance]
         _install(self.stance)
 
+    def __enter__(self) -> None:
+        # The constructor has installed it already: what it found then is what leaving restores.
+        if _state.stance is not self.stance:
+            self.previous.append(_state.stance)
+            _install(self.stance)
+
     def __exit__(self, *_: object) -> None:
-        _install(self.previous)
+        _install(self.previous.pop() if len(self.previous) > 1 else self.previous[0])
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        _install(self.previous)
+        _install(self.previous[0])
         chosen = self.stance
 
         @functools.wraps(function)
         def inside(*args: Any, **kwargs: Any) -> Any:
-            before = _state.name
+            before = _state.stance
             _install(chosen)
             try:
                 return function(*args, **kwargs)
@@ -93,10 +123,10 @@ class set_stance:
         return inside
 
 
-def _install(name: str) -> None:
+def _install(stance: Stance) -> None:
     with _lock:
-        _state.name = name
-        core.set_mode(1 if name == "force_eager" else 0)
+        _state.stance = stance
+        core.set_mode(1 if stance.name == "force_eager" else 0)
 
 
 def warn(text: str) -> None:
@@ -104,4 +134,4 @@ def warn(text: str) -> None:
     warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
-__all__ = ["STANCES", "Answer", "current", "decide", "set_stance", "warn"]
+__all__ = ["STANCES", "Answer", "current", "decide", "forced_backend", "set_stance", "warn"]

@@ -199,6 +199,11 @@ class SizeContext:
         events.emit("dynamic", self.location(), text=f"{name} = {label}", symbol=name, source=label, user_line=None)
         return expr
 
+    def number(self, expr: Expr) -> Any:
+        """The SymInt, SymFloat or SymBool of an expression of this context."""
+        made: Any = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}[expr.type]
+        return made(SizeNode(self, expr))
+
     def integer(self, expr: Expr) -> torch.SymInt:
         """The SymInt of an expression of this context."""
         made: torch.SymInt = _SYM_INT(SizeNode(self, expr))

@@ -239,7 +239,9 @@ class World:
         if position < len(shadow.snapshot) and position < len(container) and len(container) == len(shadow.snapshot):
             value = shadow.snapshot[position]
             if container[position] is value:
-                self._use(value, shadow.source.child("INDEX", position))
+                source = shadow.source.child("INDEX", position)
+                if not self._generalised(shadow, position, source):
+                    self._use(value, source)
                 return
         self.read(container)
 
@@ -254,9 +256,10 @@ class World:
             return
         if dict.__contains__(shadow.original, original):
             index = self._flat_index(shadow, key)
+            source = shadow.source.child("KEY", original)
             if index is None:
                 self.read(container)
-            elif not self._use(shadow.snapshot[index], shadow.source.child("KEY", original)):
+            elif not self._generalised(shadow, index, source) and not self._use(shadow.snapshot[index], source):
                 shadow.source.guard("HAS_KEY", original, self.location())
         else:
             shadow.source.guard("LACKS_KEY", original, self.location())
@@ -268,6 +271,26 @@ class World:
             if held is key or (is_constant(key) and is_constant(held) and held == key):
                 return index + 1  # tensors compare by value: as keys they are only themselves
         return None
+
+    def _generalised(self, shadow: Shadow, position: int, source: Source) -> bool:
+        """Make a number of a list or dict symbolic where it varies, in the copy as in what the copy started from."""
+        snapshot, copy = shadow.snapshot, shadow.copy
+        value = snapshot[position]
+        if self.generalise is None or type(value) not in (int, float) or not isinstance(copy, (list, dict)):
+            return False
+        place = snapshot[position - 1] if isinstance(copy, dict) else position
+        base: Any = list
+        if isinstance(copy, dict):
+            base = collections.OrderedDict if isinstance(copy, collections.OrderedDict) else dict
+            unchanged = dict.get(copy, place) is value
+        else:
+            unchanged = place < len(copy) and list.__getitem__(copy, place) is value
+        symbolic = self.generalise(value, source) if unchanged else None
+        if symbolic is None:
+            return False
+        base.__setitem__(copy, place, symbolic)
+        shadow.snapshot = (*snapshot[:position], symbolic, *snapshot[position + 1 :])
+        return True
 
     def _use(self, value: Any, source: Source) -> bool:
         """Guard a constant read out of a shadow; says whether a guard now proves the value is there."""
@@ -297,19 +320,19 @@ class World:
         if isinstance(container, dict):
             originals = tuple(shadow.entries.get(id(key), key) for key in snapshot[::2])
             source.guard("KEYS", originals, location)
-            for original, value in zip(originals, snapshot[1::2], strict=True):
-                guard = guard_kind(value)
-                if guard is not None:
-                    source.child("KEY", original).guard(guard, value, location)
+            for index, original in enumerate(originals):
+                self._read_number_or_use(shadow, 2 * index + 1, source.child("KEY", original))
             return
         if isinstance(container, (set, frozenset)):
             source.guard("MEMBERS", frozenset(snapshot), location)
             return
         source.guard("LENGTH", len(snapshot), location)
-        for index, value in enumerate(snapshot):
-            guard = guard_kind(value)
-            if guard is not None:
-                source.child("INDEX", index).guard(guard, value, location)
+        for index in range(len(snapshot)):
+            self._read_number_or_use(shadow, index, source.child("INDEX", index))
+
+    def _read_number_or_use(self, shadow: Shadow, position: int, source: Source) -> None:
+        if not self._generalised(shadow, position, source):
+            self._use(shadow.snapshot[position], source)
 
     def read_deep(self, value: Any, seen: set[int] | None = None) -> None:
         """Everything reachable through builtin containers is used."""

@@ -16,6 +16,7 @@ from stator.capture.library import (
     builtin_functions,
     classes,
     effects,
+    functional,
     modules,
     polyfills,
     standard,
@@ -34,6 +35,7 @@ FUNCTIONS: dict[Any, FunctionHandler] = {
     **effects.FUNCTIONS,
     **modules.FUNCTIONS,
     **higher_order.FUNCTIONS,
+    **functional.FUNCTIONS,
     **training.FUNCTIONS,
 }
 CLASSES: dict[type, ClassHandler] = {**classes.CLASSES, **standard.CLASSES, **training.CLASSES}

@@ -58,8 +58,16 @@ FUNCTIONS: dict[Any, Any] = {
     functools.cmp_to_key: _interpreted(_FUNCTOOLS["cmp_to_key"]),
     **{
         getattr(heapq, name): _interpreted(_HEAPQ[name])
-        for name in ("heapify", "heappush", "heappop", "heapreplace", "heappushpop", "_heappop_max", "_heapify_max",
-                     "_heapreplace_max")
+        for name in (
+            "heapify",
+            "heappush",
+            "heappop",
+            "heapreplace",
+            "heappushpop",
+            "_heappop_max",
+            "_heapify_max",
+            "_heapreplace_max",
+        )
         if hasattr(heapq, name)
     },
     **{

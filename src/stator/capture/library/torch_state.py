@@ -65,6 +65,15 @@ def _assert(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return NotImplemented
 
 
+def _swap_error_on_break(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    before, tracer.error_on_break = tracer.error_on_break, args[0]
+    return before
+
+
+def _error_on_break(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return bool(tracer.error_on_break)
+
+
 READS = (
     torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.get_default_dtype, torch.is_autocast_enabled,
     torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch.are_deterministic_algorithms_enabled,
@@ -105,7 +114,10 @@ LATE_FUNCTIONS: dict[tuple[Any, Any], Any] = {
     ("torch._dynamo.external_utils", "is_compiling"): _constant(True),
     ("torch._dynamo.utils", "is_compile_supported"): _constant(True),
     ("torch._utils", "is_compiling"): _constant(True),
+    ("torch._dynamo.utils", "_get_error_on_graph_break"): _error_on_break,
+    ("torch._dynamo.utils", "_set_error_on_graph_break"): _swap_error_on_break,
     ("stator.api.controls", "graph_break"): _graph_break,
+    ("stator.api.controls", "swap_error_on_graph_break"): _swap_error_on_break,
     ("stator.api.controls", "skip_frame"): _skip_frame,
     ("stator.api.controls", "is_compiling"): _constant(True),
     ("stator.api.controls", "is_dynamo_compiling"): _constant(True),

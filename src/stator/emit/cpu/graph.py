@@ -22,7 +22,7 @@ from stator.loops.schedule import schedule
 from stator.loops.split import split_reductions
 from stator.loops.verify import verify_kernel
 from stator.lower.graph import Lowered, lower
-from stator.lower.values import DTYPES, OperatorCall, Stored
+from stator.lower.values import DTYPES, Number, OperatorCall, Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,11 @@ def kernel_of(nest: Nest, number: int) -> Kernel:
     return kernel
 
 
+def as_tensor(number: float) -> torch.Tensor:
+    """A number where a kernel reads it."""
+    return torch.scalar_tensor(number, dtype=torch.float64)
+
+
 class Assembly:
     """Builds the program: where each buffer lives, then the steps in order."""
 
@@ -99,6 +104,7 @@ class Assembly:
         self.builder = options.builder(options.name)
         self.slots: dict[Buffer, Any] = {}
         self.symbols: dict[str, Any] = {}
+        self.numbers: dict[Number, Any] = {}
         self.returned = {value.buffer for value in lowered.outputs if isinstance(value, Stored)}
 
     def build(self) -> Any:
@@ -108,6 +114,8 @@ class Assembly:
                 self._operator(step)
             else:
                 self._kernel(self.kernels[number], self.compiled[number])
+        for buffer in self.lowered.written:
+            self.builder.mutated(self.slots[buffer])
         self.builder.outputs([self._output(value) for value in self.lowered.outputs])
         return self.builder.build()
 
@@ -122,6 +130,8 @@ class Assembly:
                     waiting.append((stride, lambda slot=slot, dim=dim: self.builder.stride(slot, dim)))
             elif value is None:
                 self.builder.input_object()
+            elif isinstance(value, Number):
+                self.numbers[value] = self.builder.input_object()
             else:
                 slot = self.builder.input_int()
                 waiting.insert(0, (value, lambda slot=slot: self.builder.integer(slot)))
@@ -153,7 +163,7 @@ class Assembly:
         if atom.kind == "Symbol":
             found = self.symbols.get(atom.name)
             if found is None:
-                found = self.symbols[atom.name] = self.lowered.symbols.compute(atom.name, self.size)
+                found = self.symbols[atom.name] = self._computed(atom.name)
             return found
         left, right = self.size(atom.left), self.size(atom.right)
         if atom.kind == "Quotient":
@@ -162,13 +172,35 @@ class Assembly:
             return left % right
         return type(left).minimum(left, right) if not isinstance(left, int) else type(right).minimum(left, right)
 
+    def _computed(self, name: str) -> Any:
+        """A size that is no polynomial of those at hand."""
+        if self.lowered.symbols.can_compute(name):
+            return self.lowered.symbols.compute(name, self.size)
+        function, operands = self.lowered.symbols.meaning(name)
+        (slot,) = self.builder.python(function, [self._argument(operand) for operand in operands], ("integer",))
+        return self.builder.integer(slot)
+
+    def _number(self, number: Number) -> Any:
+        """The slot of a number."""
+        slot = self.numbers.get(number)
+        if slot is None:
+            assert number.function is not None
+            parts = [self._argument(part) for part in number.parts]
+            (slot,) = self.builder.python(number.function, parts, ("object",))
+            self.numbers[number] = slot
+        return slot
+
     def sizes(self, sizes: Sequence[Size]) -> list[Any]:
         return [self.size(size) for size in sizes]
 
     def _slot(self, buffer: Buffer) -> Any:
         """Memory for a buffer, made the first time something writes it."""
         slot = self.slots.get(buffer)
-        if slot is None:
+        number = self.lowered.numbers.get(buffer)
+        if slot is None and number is not None:
+            (slot,) = self.builder.python(as_tensor, [self._number(number)], ("tensor",))
+            self.slots[buffer] = slot
+        elif slot is None:
             slot = self.slots[buffer] = self.builder.empty(
                 self.sizes(buffer.sizes),
                 self.sizes(buffer.strides),
@@ -189,6 +221,10 @@ class Assembly:
     def _operator(self, call: OperatorCall) -> None:
         arguments = self._argument(call.arguments)
         keywords = {name: self._argument(value) for name, value in call.keywords.items()}
+        if isinstance(call.operator, torch._ops.HigherOrderOperator):
+            (slot,) = self.builder.python(call.operator, arguments, ("list",), call.line or None)
+            self._bind_result(call.results, slot)
+            return
         slots = self.builder.extern(call.operator, arguments, keywords, call.line or None)
         for result, slot in zip(call.results, slots, strict=True):
             self._bind_result(result, slot)
@@ -206,6 +242,8 @@ class Assembly:
             return self._view(value)
         if isinstance(value, Polynomial):
             return self.size(value)
+        if isinstance(value, Number):
+            return self._number(value)
         if isinstance(value, (list, tuple)):
             return [self._argument(entry) for entry in value]
         return value
@@ -219,6 +257,6 @@ class Assembly:
         return self.builder.view(slot, self.sizes(value.sizes), self.sizes(value.strides), self.size(value.offset))
 
     def _output(self, value: Any) -> Any:
-        if isinstance(value, (Stored, Polynomial)):
+        if isinstance(value, (Stored, Polynomial, Number)):
             return self._argument(value)
         return value
