@@ -1,4 +1,4 @@
-"""Breaks in nested calls, exceptions of broken operations, and long loops: traced once, compiled a bounded number of times."""
+"""Breaks in nested calls, exceptions of broken operations, and long loops: traced once, compiled boundedly often."""
 
 from __future__ import annotations
 
@@ -93,10 +93,12 @@ def test_instructions_traced_are_linear_in_depth() -> None:
 
 LOOPS = {
     "range": "for i in range(len(log)):\n        y = y + 1\n        opaque(y)\n        y = y * 0.5",
-    "while": "i = 0\n    while i < len(log):\n        y = y + i\n        opaque(y)\n        i += 1\n        y = y * 0.5",
+    "while": "i = 0\n    while i < len(log):\n"
+    "        y = y + i\n        opaque(y)\n        i += 1\n        y = y * 0.5",
     "list": "for item in list(log):\n        y = y + item\n        opaque(y)\n        y = y * 0.5",
     "enumerate": "for i, item in enumerate(log):\n        y = y + item * i\n        opaque(y)\n        y = y * 0.5",
-    "some turns": "for i in range(len(log)):\n        y = y + 1\n        if i % 3 == 0:\n            opaque(y)\n        y = y * 0.5",
+    "some turns": "for i in range(len(log)):\n"
+    "        y = y + 1\n        if i % 3 == 0:\n            opaque(y)\n        y = y * 0.5",
 }
 
 

@@ -8,8 +8,8 @@ that returns a tuple or list.
     fw_compiler           forward of a graph that will be differentiated: results, then what the backward keeps
     bw_compiler           its backward; `fw_compiler` if not given. Compiled when the first backward runs: a forward
                           whose gradient nobody asks for never pays for one, and the first result comes sooner
-    inference_compiler    graphs without gradients; `fw_compiler` if not given. With an attribute `writes_inputs` that is
-                          true, its graphs end with `copy_` into the inputs they change (see `inplace`)
+    inference_compiler    graphs without gradients; `fw_compiler` if not given. With an attribute `writes_inputs` that
+                          is true, its graphs end with `copy_` into the inputs they change (see `inplace`)
 
 `aot_eager` runs the graphs as they are; `aot_eager_decomp_partition` with the decompositions and the partitioner an
 optimising backend would use. Their results tell at which stage a difference from eager arises.

@@ -68,7 +68,7 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
         def disabled(*args: Any, **kwargs: Any) -> Any:
             return target(*args, **kwargs)
     else:
-        disabled = target
+        disabled = target  # type: ignore[assignment]
     disabled._torchdynamo_disable = True  # type: ignore[attr-defined]
     disabled._torchdynamo_disable_msg = reason  # type: ignore[attr-defined]
     if disabled is not target:

@@ -423,7 +423,7 @@ class Calls(TracerState):
         return value
 
     def make_class(self, make: Any, metaclass: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """`type.__new__`: it calls `__init_subclass__` and `__set_name__` in C, so they may be no code of the program."""
+        """`type.__new__`: it calls `__init_subclass__` and `__set_name__` in C, so they may not be the program's."""
         if len(args) == 3:
             name, bases, names = args
             for base in bases:

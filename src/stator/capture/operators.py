@@ -614,7 +614,7 @@ class Operators(TracerState):
 
     def shown(self, value: Any) -> Shown:
         """What C code formats in place of a value."""
-        return Shown(self, value)
+        return Shown(self, value)  # type: ignore[arg-type]  # parts are joined in Tracer
 
     def format(self, value: Any, conversion: str, specification: Any) -> str:
         value = specialised(value)
@@ -654,9 +654,9 @@ class Operators(TracerState):
                 raise UserException(TypeError(text))
             return result
         if isinstance(value, (list, tuple, dict, set, frozenset, collections.deque)) and not is_constant(value):
-            text = self._container_text(value)
-            if text is not None:
-                return text
+            shown = self._container_text(value)
+            if shown is not None:
+                return shown
         self.require_printable(value)
         return str(self.native(str if name == "__str__" else repr, value))
 

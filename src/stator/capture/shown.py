@@ -6,9 +6,10 @@ an item) is answered by the interpreter, so that the program's own methods are t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stator.capture.state import TracerState
+if TYPE_CHECKING:
+    from stator.capture.tracer import Tracer
 
 
 class Shown:
@@ -16,7 +17,7 @@ class Shown:
 
     __slots__ = ("_tracer", "_value")
 
-    def __init__(self, tracer: TracerState, value: Any) -> None:
+    def __init__(self, tracer: Tracer, value: Any) -> None:
         self._tracer = tracer
         self._value = value
 

@@ -10,7 +10,7 @@ ATen take them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +97,7 @@ class Number:
     """
 
     type: type
-    function: Callable[..., Any] | None = None
+    function: Any = None
     parts: tuple[Any, ...] = ()
     memory: Stored | None = None
 

@@ -138,7 +138,8 @@ def _left(trace: Trace, builder: ResidualBuilder, make_continuation: MakeContinu
     if tracer.handled is None and any(frame.decoded.handler_of[frame.current] for frame in (*frames, inner)):
         arriving = dataclasses.replace(layout, raised=True, error_on_break=tracer.error_on_break)
         place = make_continuation(arriving, contexts)
-        recover = f"return {builder.constant(core.TailCall)}({builder.constant(place.callable)}, {before}make.arrived(caught))"
+        call = f"{builder.constant(core.TailCall)}({builder.constant(place.callable)}, "
+        recover = f"return {call}{before}make.arrived(caught))"
     else:
         recover = f"return make.recover({builder.constant(layout)}, {builder.constant(contexts)}, ({before}), caught)"
     quoted = f"  # {inner.code.co_filename}:{inner.line()}"

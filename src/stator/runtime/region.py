@@ -152,8 +152,8 @@ class Place:
             text = self._explain(
                 function,
                 values,
-                f"recompile limit of {limit} reached: calls that match none of its entries run eagerly from now on, what "
-                f"they call stays compiled. {self._unstable(function, values)}",
+                f"recompile limit of {limit} reached: calls that match none of its entries run eagerly from now on, "
+                f"what they call stays compiled. {self._unstable(function, values)}",
             )
             events.emit("fallback", reason="recompile_limit", detail=text)
             stance.warn(text)

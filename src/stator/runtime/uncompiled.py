@@ -23,7 +23,7 @@ import torch
 from stator.bytecode.redirect import calls_redirected
 from stator.capture import marks
 
-Dispatching = Callable[[types.FunctionType], Any]
+Dispatching = Callable[[Any], Any]
 GENERATORS = 0x20 | 0x80 | 0x200
 OWN = ("torch", "stator") + tuple(sys.stdlib_module_names)
 

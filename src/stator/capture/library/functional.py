@@ -134,9 +134,9 @@ def on_meta(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     attributes: dict[str, Any] = {}
     for node in module.graph.nodes:
         copied = known[node] = graph.node_copy(node, known.__getitem__)
-        copied.args = torch.fx.node.map_aggregate(copied.args, _meta_device)  # type: ignore[assignment]
+        copied.args = torch.fx.node.map_aggregate(copied.args, _meta_device)
         named = {key: META if key == "device" and held is not None else held for key, held in copied.kwargs.items()}
-        copied.kwargs = torch.fx.node.map_aggregate(named, _meta_device)  # type: ignore[assignment]
+        copied.kwargs = torch.fx.node.map_aggregate(named, _meta_device)
         if isinstance(node.target, Transformed):
             copied.target = node.target.for_facts()
         if node.op in ("get_attr", "call_module"):
@@ -382,7 +382,7 @@ def _pull_back(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
             results = module(*values)
             return tuple(results[number] for number in primary)
 
-        _, back = torch.func.vjp(function, *[values[number] for number in wanted])
+        back = torch.func.vjp(function, *[values[number] for number in wanted])[1]
         return back(tuple(tensors[count:]))
 
     made = record(tracer, Transformed("vjp", inner.module, program), [*inner.operands(), *weights])

@@ -109,6 +109,7 @@ FUNCTIONS: dict[Any, Any] = {
     torch._C._has_torch_function_variadic: _has_torch_function,
 }
 LATE_FUNCTIONS: dict[tuple[Any, Any], Any] = {
+    ("torch._dynamo.mutation_guard", "GenerationTracker.tag"): _constant(None),
     ("torch._dynamo.decorators", "graph_break"): _graph_break,
     ("torch._dynamo.decorators", "skip_frame"): _skip_frame,
     ("torch._dynamo.external_utils", "is_compiling"): _constant(True),
