@@ -1,0 +1,7 @@
+# A checkout of PyTorch, for its test/dynamo.
+TORCH_CHECKOUT ?= ../pytorch
+SUITE ?= test_functions.py
+
+.PHONY: torch-suite
+torch-suite: native  ## PyTorch's own tests of torch.compile against stator (SUITE=test_misc.py TORCH_CHECKOUT=...)
+	$(BIN)/python tools/torch_suite.py $(TORCH_CHECKOUT)/test/dynamo/$(SUITE)
