@@ -11,8 +11,10 @@ what a break leaves, and what the table of compiled pieces is keyed by.
 from __future__ import annotations
 
 import dis
+import functools
 import inspect
 import operator
+import re
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,68 +27,63 @@ import torch
 
 @dataclass
 class Frame:
-    """One activation of a function. `pc` indexes the instructions of the code."""
+    """One activation of a function. `pc` indexes the instructions of its code."""
 
-    function: types.FunctionType
+    function: Any
     names: dict[str, Any]
     stack: list[Any] = field(default_factory=list)
     pc: int = 0
 
-    @property
-    def code(self) -> types.CodeType:
-        return self.function.__code__
+    def map(self, change: Callable[[Any], Any]) -> Frame:
+        """This frame with each value changed into another."""
+        names = {name: change(value) for name, value in self.names.items()}
+        return Frame(change(self.function), names, [change(value) for value in self.stack], self.pc)
 
 
 class Null:
     """What CPython pushes below a callable that is no method."""
 
 
+@dataclass(eq=False)
 class Items:
-    """An iterator of ours: it can be looked at, left and entered again, as a C iterator cannot."""
+    """The iterator of a `for`: it can be looked at, left and entered again, as a C iterator cannot."""
 
-    def __init__(self, items: Any, at: int = 0) -> None:
-        self.items, self.at = list(items), at
-
-    def __iter__(self) -> Items:
-        return self
-
-    def __next__(self) -> Any:
-        if self.at == len(self.items):
-            raise StopIteration
-        self.at += 1
-        return self.items[self.at - 1]
+    items: list[Any]
+    at: int = 0
 
 
-# -- The plain machine: one method for each instruction, and each operation as Python does it
+# -- The plain machine: one method for each instruction that does more than shuffle the stack
 
-BINARY = {
+OPERATIONS: dict[str, Callable[..., Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
     "%": operator.mod, "**": operator.pow, "@": operator.matmul, "&": operator.and_, "|": operator.or_,
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
     "+=": operator.iadd, "-=": operator.isub, "*=": operator.imul, "/=": operator.itruediv,
+    "BINARY_SUBSCR": operator.getitem, "UNARY_NEGATIVE": operator.neg,
 }  # fmt: skip
-_decoded: dict[types.CodeType, tuple[list[dis.Instruction], dict[int, int]]] = {}
+SHUFFLES: dict[str, Callable[[list[Any], dis.Instruction], Any]] = {
+    "POP_TOP": lambda stack, one: stack.pop(),
+    "COPY": lambda stack, one: stack.append(stack[-one.arg]),
+    "PUSH_NULL": lambda stack, one: stack.append(Null),
+    "LOAD_CONST": lambda stack, one: stack.append(one.argval),
+    **dict.fromkeys(("RESUME", "NOP", "PRECALL", "COPY_FREE_VARS", "EXTENDED_ARG", "END_FOR"), lambda stack, one: None),
+}
+FORMS = re.compile("_FORWARD|_BACKWARD|_NO_INTERRUPT")  # of a jump, on 3.11; 3.12 has one of each
 
 
+@functools.cache
 def decode(code: types.CodeType) -> tuple[list[dis.Instruction], dict[int, int]]:
     """Instructions, and the index of each offset."""
-    if code not in _decoded:
-        listed = list(dis.get_instructions(code))
-        _decoded[code] = listed, {one.offset: index for index, one in enumerate(listed)}
-    return _decoded[code]
-
-
-def plain_name(name: str) -> str:
-    """3.11 has a forward and a backward form of each jump; 3.12 has one."""
-    return name.replace("_FORWARD", "").replace("_BACKWARD", "").replace("_NO_INTERRUPT", "")
+    listed = [one._replace(opname=FORMS.sub("", one.opname)) for one in dis.get_instructions(code)]
+    return listed, {one.offset: index for index, one in enumerate(listed)}
 
 
 def is_simple(function: Any) -> bool:
     """Whether each instruction is known here, and exceptions go straight through."""
     if not isinstance(function, types.FunctionType) or function.__code__.co_exceptiontable:
         return False
-    suspends = function.__code__.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE)
-    return not suspends and all(hasattr(Machine, plain_name(one.opname)) for one in decode(function.__code__)[0])
+    names = {one.opname for one in decode(function.__code__)[0]}
+    return all(name in SHUFFLES or hasattr(Machine, name) for name in names)
 
 
 def enter(function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Frame:
@@ -104,72 +101,51 @@ class Machine:
 
     def step(self) -> None:
         frame = self.frames[-1]
-        one = decode(frame.code)[0][frame.pc]
+        one = decode(frame.function.__code__)[0][frame.pc]
         frame.pc += 1
-        getattr(self, plain_name(one.opname))(frame, frame.stack, one)
+        if one.opname in SHUFFLES:
+            SHUFFLES[one.opname](frame.stack, one)
+        else:
+            getattr(self, one.opname)(frame, frame.stack, one)
 
     # Operations, which the tracer does in its own way
-
-    def load_global(self, frame: Frame, name: str) -> Any:
-        space = frame.function.__globals__
-        return space[name] if name in space else frame.function.__builtins__[name]
-
-    def load_cell(self, frame: Frame, index: int) -> Any:
-        return frame.function.__closure__[index].cell_contents
-
-    def attribute(self, value: Any, name: str) -> Any:
-        return getattr(value, name)
-
-    def operate(self, function: Any, *args: Any) -> Any:
-        return function(*args)
-
     def call(self, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return target(*args, **kwargs)
 
     def items(self, value: Any) -> Items:
-        return value if isinstance(value, Items) else Items(value)
+        return value if isinstance(value, Items) else Items(list(value))
 
-    def truth(self, value: Any) -> bool:
-        return bool(value)
+    attribute = staticmethod(getattr)
+    item = staticmethod(operator.getitem)
+    truth = staticmethod(bool)
 
     # Instructions: each reads what it needs, does its operation, and only then changes the frame
-
-    def RESUME(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None: ...
-
-    NOP = PRECALL = COPY_FREE_VARS = EXTENDED_ARG = RESUME
-
     def LOAD_FAST(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
         if one.argval not in frame.names:
             raise UnboundLocalError(f"cannot access local variable '{one.argval}'")
         stack.append(frame.names[one.argval])
 
-    LOAD_FAST_CHECK = LOAD_FAST
-
     def STORE_FAST(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
         frame.names[one.argval] = stack.pop()
 
-    def LOAD_CONST(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
-        stack.append(one.argval)
-
     def LOAD_GLOBAL(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
-        found = self.load_global(frame, one.argval)
+        function, name = frame.function, one.argval
+        space = "__globals__" if name in function.__globals__ else "__builtins__"
+        found = self.item(self.attribute(function, space), name)
         stack.extend([Null, found] if one.arg & 1 else [found])
 
     def LOAD_DEREF(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
-        stack.append(self.load_cell(frame, frame.code.co_freevars.index(one.argval)))
+        cells = self.attribute(frame.function, "__closure__")
+        cell = self.item(cells, frame.function.__code__.co_freevars.index(one.argval))
+        stack.append(self.attribute(cell, "cell_contents"))
 
     def LOAD_ATTR(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
         method = one.opname == "LOAD_METHOD" or ("LOAD_METHOD" not in dis.opmap and one.arg & 1)
         found = self.attribute(stack[-1], one.argval)
         stack[-1:] = [Null, found] if method else [found]
 
-    LOAD_METHOD = LOAD_ATTR
-
-    def PUSH_NULL(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
-        stack.append(Null)
-
     def KW_NAMES(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
-        frame.names["named arguments"] = frame.code.co_consts[one.arg]
+        frame.names["named arguments"] = frame.function.__code__.co_consts[one.arg]
 
     def CALL(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
         values = stack[-(one.arg + 2) :]
@@ -183,36 +159,18 @@ class Machine:
             stack.append(result)
 
     def BINARY_OP(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
-        stack[-2:] = [self.operate(BINARY[one.argrepr], *stack[-2:])]
-
-    COMPARE_OP = BINARY_OP
-
-    def BINARY_SUBSCR(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
-        stack[-2:] = [self.operate(operator.getitem, *stack[-2:])]
-
-    def UNARY_NEGATIVE(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
-        stack[-1] = self.operate(operator.neg, stack[-1])
-
-    def UNARY_NOT(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
-        stack[-1] = not self.truth(stack[-1])
+        count = 1 if one.opname.startswith("UNARY") else 2
+        stack[-count:] = [self.call(OPERATIONS[one.argrepr or one.opname], stack[-count:], {})]
 
     def BUILD_TUPLE(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
         at = len(stack) - one.arg
         stack[at:] = [tuple(stack[at:]) if one.opname == "BUILD_TUPLE" else stack[at:]]
-
-    BUILD_LIST = BUILD_TUPLE
 
     def UNPACK_SEQUENCE(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
         parts = self.items(stack[-1]).items
         if len(parts) != one.arg:
             raise ValueError("wrong number of values to unpack")
         stack[-1:] = reversed(parts)
-
-    def POP_TOP(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
-        stack.pop()
-
-    def COPY(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
-        stack.append(stack[-one.arg])
 
     def SWAP(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
         stack[-1], stack[-one.arg] = stack[-one.arg], stack[-1]
@@ -224,16 +182,12 @@ class Machine:
         items, at = stack[-1].items, stack[-1].at
         if at < len(items):
             stack[-1:] = [Items(items, at + 1), items[at]]  # a new one: frames that were saved stay as they were
-            return
-        stack.pop()
-        self.JUMP(frame, stack, one)
-        frame.pc += "END_FOR" in dis.opmap  # 3.12 jumps to an END_FOR, whose work is done
-
-    def END_FOR(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
-        raise AssertionError("FOR_ITER goes past it")
+        else:
+            stack.pop()
+            self.JUMP(frame, stack, one)
 
     def JUMP(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
-        frame.pc = decode(frame.code)[1][one.argval]
+        frame.pc = decode(frame.function.__code__)[1][one.argval]
 
     def POP_JUMP_IF_TRUE(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
         if one.opname.endswith("NONE"):
@@ -244,8 +198,6 @@ class Machine:
         if taken:
             self.JUMP(frame, stack, one)
 
-    POP_JUMP_IF_FALSE = POP_JUMP_IF_NONE = POP_JUMP_IF_NOT_NONE = POP_JUMP_IF_TRUE
-
     def RETURN_VALUE(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
         value = one.argval if one.opname == "RETURN_CONST" else stack[-1]
         self.frames.pop()
@@ -254,7 +206,9 @@ class Machine:
         else:
             self.result = value
 
-    RETURN_CONST = RETURN_VALUE
+    LOAD_FAST_CHECK, LOAD_METHOD, BUILD_LIST, RETURN_CONST = LOAD_FAST, LOAD_ATTR, BUILD_TUPLE, RETURN_VALUE
+    COMPARE_OP = BINARY_SUBSCR = UNARY_NEGATIVE = BINARY_OP
+    POP_JUMP_IF_FALSE = POP_JUMP_IF_NONE = POP_JUMP_IF_NOT_NONE = POP_JUMP_IF_TRUE
 
 
 # -- The tracer: tensors are recorded, the rest is computed and guarded
@@ -272,21 +226,16 @@ class Abstract:
     meta: torch.Tensor
 
 
-# A source says how to reach a value from the frames an entry begins with.
+# A source says how to reach a value from the frames an entry begins with: a frame, then attributes and items.
 Source = tuple[Any, ...]
-ROOTS = {
-    "name": lambda frames, depth, name: frames[depth].names[name],
-    "stack": lambda frames, depth, index: frames[depth].stack[index],
-    "function": lambda frames, depth, _: frames[depth].function,
-}
 
 
 def fetch(source: Source, frames: list[Frame]) -> Any:
-    kind, *rest = source
-    if kind in ROOTS:
-        return ROOTS[kind](frames, *rest)
-    parent, key = fetch(rest[0], frames), rest[1]
-    return getattr(parent, key) if kind == "attribute" else parent[key]
+    kind, parent, *key = source
+    if kind == "frame":
+        return frames[parent]
+    value = fetch(parent, frames)
+    return getattr(value, *key) if kind == "attribute" else value[key[0]]
 
 
 def facts(value: torch.Tensor) -> tuple[Any, ...]:
@@ -297,13 +246,13 @@ def facts(value: torch.Tensor) -> tuple[Any, ...]:
 GUARDS: dict[str, Callable[[Any, Any], bool]] = {
     "tensor": lambda value, expected: isinstance(value, torch.Tensor) and facts(value) == expected,
     "equal": lambda value, expected: type(value) is type(expected) and value == expected,
-    "same": lambda value, expected: value is expected,
     "type": lambda value, expected: type(value) is expected,
     "length": lambda value, expected: len(value) == expected,
 }
 CONSTANTS = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size, slice)
 FIXED = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, type(torch.Tensor.relu))
-PURE = (len, range, min, max, abs, int, float, bool, isinstance)
+READABLE = (types.ModuleType, types.FunctionType, types.CellType, torch.nn.Module, type)
+PURE = (len, range, min, max, abs, int, float, bool, isinstance, *OPERATIONS.values())
 
 
 class Tracer(Machine):
@@ -316,18 +265,16 @@ class Tracer(Machine):
         self.origin: dict[int, Source] = {}  # id of a value of the user's -> how to reach it
         self.loaded: dict[Any, Any] = {}
         self.kept: list[Any] = []  # ids stay valid while the trace lives
-        self.own = [self._copy(depth, frame) for depth, frame in enumerate(frames)]
-        super().__init__(self.own)
+        super().__init__([self.copy(frame, ("frame", depth)) for depth, frame in enumerate(frames)])
 
-    def _copy(self, depth: int, frame: Frame) -> Frame:
-        names = {name: self.load(value, ("name", depth, name)) for name, value in frame.names.items()}
-        stack = [self.load(value, ("stack", depth, index)) for index, value in enumerate(frame.stack)]
-        self.load(frame.function, ("function", depth, None))
-        return Frame(frame.function, names, stack, frame.pc)
+    def copy(self, frame: Frame, source: Source) -> Frame:
+        names = ("attribute", source, "names")
+        loaded = {name: self.load(value, ("item", names, name)) for name, value in frame.names.items()}
+        stack = self.load_items(frame.stack, ("attribute", source, "stack"))
+        return Frame(self.load(frame.function, ("attribute", source, "function")), loaded, stack, frame.pc)
 
     def load(self, value: Any, source: Source) -> Any:
         """A value of the user's enters the trace: note how to reach it, guard what will be relied on."""
-        kind = type(value)
         self.kept.append(value)
         if isinstance(value, torch.Tensor):
             if id(value) not in self.loaded:
@@ -335,24 +282,23 @@ class Tracer(Machine):
                 abstract = Abstract(self.graph.placeholder(f"input_{len(self.inputs)}"), meta)
                 self.inputs.append((source, abstract))
                 self.guards.append((source, "tensor", facts(value)))
-                self.loaded[id(value)], self.origin[id(value)] = abstract, source
+                self.loaded[id(value)] = abstract
+                self.origin[id(value)] = self.origin[id(abstract)] = source
             else:  # the same tensor by another way: that it stays so is relied on
                 self.guards.append((source, "alias", self.origin[id(value)]))
             return self.loaded[id(value)]
-        if isinstance(value, CONSTANTS):
+        if not isinstance(value, CONSTANTS):
+            self.origin.setdefault(id(value), source)
+        if isinstance(value, (*CONSTANTS, *FIXED)):  # functions, modules and classes are equal when they are the same
             self.guards.append((source, "equal", value))
             return value
-        self.origin.setdefault(id(value), source)
-        if isinstance(value, FIXED):
-            self.guards.append((source, "same", value))
-            return value
-        self.guards.append((source, "type", kind))
-        if kind is tuple:
+        self.guards.append((source, "type", type(value)))
+        if type(value) is tuple:
             copy = tuple(self.load_items(value, source))
-        elif kind is Items:
+        elif type(value) is Items:
             self.guards.append((("attribute", source, "at"), "equal", value.at))
             copy = Items(self.load_items(value.items, ("attribute", source, "items")), value.at)
-        elif kind is types.MethodType:
+        elif type(value) is types.MethodType:
             parts = (("attribute", source, name) for name in ("__func__", "__self__"))
             copy = types.MethodType(*(self.load(getattr(value, part[2]), part) for part in parts))
         else:
@@ -365,17 +311,8 @@ class Tracer(Machine):
         self.guards.append((source, "length", len(values)))
         return [self.load(part, ("item", source, index)) for index, part in enumerate(values)]
 
-    # What traced programs do
-
-    def load_global(self, frame: Frame, name: str) -> Any:
-        space = "__globals__" if name in frame.function.__globals__ else "__builtins__"
-        self.load(frame.function, self.origin[id(frame.function)])
-        source = ("item", ("attribute", self.origin[id(frame.function)], space), name)
-        return self.load(super().load_global(frame, name), source)
-
-    def load_cell(self, frame: Frame, index: int) -> Any:
-        cells = ("attribute", self.origin[id(frame.function)], "__closure__")
-        return self.load(super().load_cell(frame, index), ("attribute", ("item", cells, index), "cell_contents"))
+    def item(self, value: Any, key: Any) -> Any:
+        return self.load(value[key], ("item", self.origin[id(value)], key))
 
     def attribute(self, value: Any, name: str) -> Any:
         if isinstance(value, Abstract):
@@ -385,24 +322,19 @@ class Tracer(Machine):
                 return types.MethodType(getattr(torch.Tensor, name), value)
             raise Break(f"tensor attribute {name}")
         source = self.origin.get(id(value))
-        if source is None or not isinstance(value, (types.ModuleType, torch.nn.Module, type)):
+        if source is None or not isinstance(value, READABLE):
             raise Break(f"attribute {name} of a {type(value).__name__}")
         return self.load(getattr(value, name), ("attribute", source, name))
-
-    def operate(self, function: Any, *args: Any) -> Any:
-        return self.record(function, list(args), {})
 
     def record(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """A tensor operation becomes a node; anything else that only computes is computed."""
         flat = torch.utils._pytree.tree_leaves((args, kwargs))
         if not all(isinstance(one, (Abstract, *CONSTANTS)) for one in flat):
             raise Break(f"{function} of user objects")
-        tensors = any(isinstance(one, Abstract) for one in flat)
-        try:
-            result = function(*self._as("meta", args), **self._as("meta", kwargs))
-        except Exception as error:  # run it for real: it works there, or it raises there
-            raise Break(str(error)) from error
-        if not tensors:
+        if isinstance(args[0], list | dict) and (id(args[0]) in self.origin or function is operator.iadd):
+            raise Break(f"{function.__name__} of a {type(args[0]).__name__} that others may see")
+        result = function(*self._as("meta", args), **self._as("meta", kwargs))
+        if not any(isinstance(one, Abstract) for one in flat):
             return result
         if not isinstance(result, torch.Tensor):
             raise Break(f"{function} gives a {type(result).__name__}")
@@ -415,11 +347,12 @@ class Tracer(Machine):
 
     def call(self, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if isinstance(target, torch.nn.Module):
-            if target._forward_hooks or target._forward_pre_hooks:
-                raise Break("hooks")
-            return self.call(
-                types.MethodType(self.load(type(target).forward, self._forward(target)), target), args, kwargs
-            )
+            forward = ("attribute", ("attribute", self.origin[id(target)], "__class__"), "forward")
+            for hooks in ("_forward_hooks", "_forward_pre_hooks"):
+                self.guards.append((("attribute", self.origin[id(target)], hooks), "length", 0))
+                if getattr(target, hooks):
+                    raise Break("hooks")
+            return self.call(self.load(type(target).forward, forward), [target, *args], kwargs)
         if isinstance(target, types.MethodType):
             return self.call(target.__func__, [target.__self__, *args], kwargs)
         module = getattr(target, "__module__", None) or getattr(target, "__objclass__", target).__module__ or ""
@@ -428,25 +361,16 @@ class Tracer(Machine):
             return self.record(target, args, kwargs)
         if not is_simple(target) or id(target) not in self.origin:
             raise Break(f"call of {getattr(target, '__name__', target)}")
-        frame = enter(target, args, kwargs)
-        self.frames.append(frame)
+        self.frames.append(enter(target, args, kwargs))
         return Null
-
-    def _forward(self, module: torch.nn.Module) -> Source:
-        source = self.origin[id(module)]
-        self.guards += [
-            (("attribute", source, hooks), "length", 0) for hooks in ("_forward_hooks", "_forward_pre_hooks")
-        ]
-        return ("attribute", ("attribute", source, "__class__"), "forward")
 
     def items(self, value: Any) -> Items:
         if type(value) is Items:
             return value
         if type(value) not in (tuple, list, range):
             raise Break(f"iteration over a {type(value).__name__}")
-        if type(value) is list and id(value) in self.origin:  # one of the user's is looked at where it is used
-            return Items(self.load_items(value, self.origin[id(value)]))
-        return Items(value)
+        users = type(value) is list and id(value) in self.origin  # its items are looked at where they are used
+        return Items(self.load_items(value, self.origin[id(value)]) if users else list(value))
 
     def truth(self, value: Any) -> bool:
         if not isinstance(value, (*CONSTANTS, tuple)):
@@ -456,6 +380,9 @@ class Tracer(Machine):
 
 # -- Residual programs and entries: what is left of a trace
 
+# Makes a value out of the frames at entry, the results of the graph, and other values by their numbers.
+Recipe = Callable[[list[Frame], Any, Callable[[int], Any]], Any]
+
 
 class Entry:
     """A compiled piece: guards, a graph, and how the frames behind it are made from its results."""
@@ -464,7 +391,7 @@ class Entry:
         tracer = Tracer(frames)
         self.reason = ""
         while tracer.result is Null:
-            saved = [Frame(one.function, dict(one.names), list(one.stack), one.pc) for one in tracer.frames]
+            saved = [one.map(lambda value: value) for one in tracer.frames]
             try:
                 tracer.step()
             except Exception as error:  # a break, or an error of the program: plain Python meets it at the same place
@@ -472,20 +399,15 @@ class Entry:
                 break
         self.guards = tracer.guards
         self.sources = [source for source, _ in tracer.inputs]
-        self.inputs = {id(abstract): source for source, abstract in tracer.inputs}
         self.origin, self.kept = tracer.origin, tracer.kept
         self.outputs: list[Abstract] = []
-        # One recipe for each value that lives on; a value met twice is one value.
-        self.recipes: dict[int, tuple[Any, ...]] = {}
+        self.recipes: dict[int, Recipe] = {}  # one for each value that lives on: a value met twice is one value
         self.returned = self.recipe(tracer.result) if not self.reason else None
-        self.frames = [self._frame(one) for one in tracer.frames] if self.reason else []
+        self.frames = [one.map(self.recipe) for one in tracer.frames] if self.reason else []
         tracer.graph.output(tuple(one.node for one in self.outputs))
         self.module = torch.fx.GraphModule(torch.nn.Module(), tracer.graph)
-        self.run_graph = backend(self.module, [one.meta for _, one in tracer.inputs]) if self.outputs else None
-
-    def _frame(self, one: Frame) -> tuple[int, dict[str, int], list[int], int]:
-        names = {name: self.recipe(value) for name, value in one.names.items()}
-        return self.recipe(one.function), names, [self.recipe(value) for value in one.stack], one.pc
+        works = any(node.op == "call_function" for node in tracer.graph.nodes)
+        self.run_graph = backend(self.module, [one.meta for _, one in tracer.inputs]) if works else self.module
 
     def recipe(self, value: Any) -> int:
         """The number of a recipe that makes `value` out of the frames at entry and the results of the graph."""
@@ -494,21 +416,24 @@ class Entry:
             self.recipes[id(value)] = self._recipe(value)
         return id(value)
 
-    def _recipe(self, value: Any) -> tuple[Any, ...]:
-        if id(value) in self.inputs:
-            return "source", self.inputs[id(value)]
+    def _recipe(self, value: Any) -> Recipe:
+        if id(value) in self.origin:
+            source = self.origin[id(value)]
+            return lambda frames, results, make: fetch(source, frames)
         if isinstance(value, Abstract):
             self.outputs.append(value)
-            return "output", len(self.outputs) - 1
-        if id(value) in self.origin:
-            return "source", self.origin[id(value)]
+            at = len(self.outputs) - 1
+            return lambda frames, results, make: results[at]
         if type(value) in (tuple, list):
-            return "sequence", type(value), [self.recipe(part) for part in value]
+            kind, parts = type(value), [self.recipe(part) for part in value]
+            return lambda frames, results, make: kind(map(make, parts))
         if type(value) is Items:
-            return "items", self.recipe(value.items), value.at
+            items, reached = self.recipe(value.items), value.at
+            return lambda frames, results, make: Items(make(items), reached)
         if type(value) is types.MethodType:
-            return "method", self.recipe(value.__func__), self.recipe(value.__self__)
-        return "constant", value
+            function, owner = self.recipe(value.__func__), self.recipe(value.__self__)
+            return lambda frames, results, make: types.MethodType(make(function), make(owner))
+        return lambda frames, results, make: value
 
     def matches(self, frames: list[Frame]) -> bool:
         try:
@@ -522,28 +447,13 @@ class Entry:
 
     def run(self, frames: list[Frame]) -> tuple[list[Frame], Any]:
         """The frames behind this piece, or the result."""
-        results = self.run_graph(*(fetch(source, frames) for source in self.sources)) if self.run_graph else ()
-        made: dict[int, Any] = {}
+        results = self.run_graph(*(fetch(source, frames) for source in self.sources))
 
+        @functools.cache
         def make(number: int) -> Any:
-            if number not in made:
-                kind, *rest = self.recipes[number]
-                if kind == "source":
-                    made[number] = fetch(rest[0], frames)
-                elif kind == "sequence":
-                    made[number] = rest[0]([make(part) for part in rest[1]])
-                elif kind == "items":
-                    made[number] = Items(make(rest[0]), rest[1])
-                elif kind == "method":
-                    made[number] = types.MethodType(make(rest[0]), make(rest[1]))
-                else:
-                    made[number] = results[rest[0]] if kind == "output" else rest[0]
-            return made[number]
+            return self.recipes[number](frames, results, make)
 
-        behind = [
-            Frame(make(function), {name: make(one) for name, one in names.items()}, [make(one) for one in stack], pc)
-            for function, names, stack, pc in self.frames
-        ]
+        behind = [one.map(make) for one in self.frames]
         return behind, make(self.returned) if self.returned is not None else None
 
 
@@ -572,7 +482,7 @@ class Compiled:
                 return machine.result
 
     def _entry(self, frames: list[Frame]) -> Entry:
-        place = tuple((frame.code, frame.pc, len(frame.stack), tuple(frame.names)) for frame in frames)
+        place = tuple((one.function.__code__, one.pc, len(one.stack), tuple(one.names)) for one in frames)
         known = self.entries.setdefault(place, [])
         for entry in known:
             if entry.matches(frames):
@@ -583,6 +493,4 @@ class Compiled:
 
 def compile(function: Any = None, *, backend: Callable[..., Any] = lambda module, examples: module) -> Any:
     """Compile a function; `backend` takes a graph and example inputs, and returns a callable."""
-    if function is None:
-        return lambda function: Compiled(function, backend)
-    return Compiled(function, backend)
+    return functools.partial(Compiled, backend=backend) if function is None else Compiled(function, backend)

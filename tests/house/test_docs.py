@@ -30,9 +30,15 @@ def test_the_page_runs(page, tmp_path):
     program = program_of(page)
     if not program.strip():
         pytest.skip("no Python on this page")
-    script = tmp_path / f"{page.stem.replace('-', '_')}.py"
+    script = tmp_path / f"page_{page.stem.replace('-', '_')}.py"
     script.write_text(program)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "STATOR_CACHE_DIR": str(tmp_path / "cache")}
+    paths = os.pathsep.join(filter(None, (str(ROOT / "docs"), os.environ.get("PYTHONPATH"))))  # as if started there
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "STATOR_CACHE_DIR": str(tmp_path / "cache"),
+        "PYTHONPATH": paths,
+    }
     done = subprocess.run(
         [sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=SECONDS
     )
