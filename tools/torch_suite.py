@@ -57,7 +57,8 @@ def bind() -> None:
     dynamo.optimize = optimize
     dynamo.optimize_assert = functools.partial(optimize, nopython=True)
     dynamo.reset = torch.compiler.reset = reset
-    dynamo.testing.reset = reset
+    dynamo.testing.reset = dynamo.test_case.reset = reset
+    dynamo.testing.optimize_assert = dynamo.optimize_assert
     for name in EXCEPTIONS:
         own = getattr(stator.exc, name, None)
         if own is not None:
