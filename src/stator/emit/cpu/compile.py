@@ -122,7 +122,9 @@ class Linker:
 
     def _link(self, name: str, code: bytes, imports: Sequence[str], exports: Sequence[str]) -> tuple[list[int], object]:
         if self._jit is None:
-            self._jit = llvm.create_lljit_compiler(target_machine())
+            # JITLink keeps the sections of an object side by side. The older linker lets the system place each where
+            # it likes, and ends the process when code and constants come to lie over 2 GB apart.
+            self._jit = llvm.create_lljit_compiler(target_machine(), use_jit_link=True)
         builder = llvm.JITLibraryBuilder().add_object_img(code)
         for symbol, address in math.addresses(imports).items():
             builder.import_symbol(symbol, address)
