@@ -2,13 +2,17 @@
 
 Contract. The graph is what any backend registered with torch expects: torch-level calls, parameters and buffers
 lifted to placeholders, `meta["example_value"]`, `meta["stack_trace"]`, `meta["nn_module_stack"]`. Placeholders stand in
-the order of first use. A tensor from outside becomes a placeholder, and is guarded, only when it is used.
+the order of first use and are named after the expression that reaches them (`L_self_modules_linear_parameters_weight_`,
+`L_xs_0_`, `G_scale_`), operations after the local variable that first holds their
+result. A tensor from outside becomes a placeholder, and is guarded, only when it is used.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import linecache
 import operator
+import re
 import types
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +28,9 @@ from stator.tensors.abstract import AbstractTensor
 from stator.values.constants import is_constant
 from stator.values.source import Source, TensorExpectation
 
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9]+")
+_ANNOTATED = re.compile(r': "(?:Tensor|Parameter|Buffer)\((\w+\[[^"()]*\][^"()]*)\)"')
+_SIZES = frozenset({"SIZE", "STRIDE", "OFFSET"})
 _stack_lines: dict[tuple[types.CodeType, int], str] = {}
 
 
@@ -42,11 +49,20 @@ def stack_line(code: types.CodeType, line: int) -> str:
     return text
 
 
+class GraphCode(torch.fx.graph.CodeGen):
+    """Writes a graph as Python; tensors are annotated as those of any captured graph: `"f32[3]"`."""
+
+    def _gen_python_code(self, *args: Any, **kwargs: Any) -> Any:
+        code = super()._gen_python_code(*args, **kwargs)
+        return dataclasses.replace(code, src=_ANNOTATED.sub(r': "\1"', code.src)) if kwargs.get("verbose") else code
+
+
 class GraphBuilder:
     """One graph and what its placeholders stand for."""
 
     def __init__(self, stack_trace: Callable[[], str], location: Callable[[], Location | None]) -> None:
         self.graph = torch.fx.Graph()
+        self.graph.set_codegen(GraphCode())
         self.stack_trace = stack_trace
         self.location = location
         self.module_stack: dict[str, tuple[str, Any]] = {}
@@ -116,6 +132,8 @@ class GraphBuilder:
             node.meta["example_value"] = tensor
             node.meta["stack_trace"] = tensor.producer.meta["stack_trace"]
             tensor.node = node
+            if tensor.held_as is not None:
+                node._rename(tensor.held_as)
             return node
         if tensor.source is None:
             raise Break("tensor_without_origin", repr(tensor))
@@ -124,7 +142,7 @@ class GraphBuilder:
     def lift(self, tensor: AbstractTensor, source: Source) -> torch.fx.Node:
         """Make a tensor from outside an input of the graph."""
         self.guard_tensor(tensor)
-        node = self._placeholder(str(source))
+        node = self._placeholder(input_name(source))
         node.meta["example_value"] = tensor
         tensor.node = node
         self.inputs.append((source, tensor))
@@ -152,13 +170,18 @@ class GraphBuilder:
 
     def lift_number(self, source: Source, value: Any) -> torch.fx.Node:
         """Make a symbolic number an input of the graph."""
-        node = self._placeholder(str(source))
+        node = self._placeholder(str(value) if source.step in _SIZES else input_name(source))
         node.meta["example_value"] = value
         self.inputs.append((source, value))
         return node
 
-    def _placeholder(self, text: str) -> torch.fx.Node:
-        name = "l_" + "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in text)
+    def name(self, tensor: AbstractTensor, variable: str) -> None:
+        """A local variable holds the tensor: its node is called so, unless an earlier one named it."""
+        tensor.held_as = variable
+        if tensor.node is not None and tensor.node.op != "placeholder":
+            tensor.node._rename(variable)
+
+    def _placeholder(self, name: str) -> torch.fx.Node:
         count = self._names.get(name, 0)
         self._names[name] = count + 1
         if count:
@@ -193,6 +216,12 @@ class GraphBuilder:
         unique = f"{name}_{count}"
         self.attributes[unique] = value
         return self.graph.get_attr(unique)
+
+
+def input_name(source: Source) -> str:
+    """The name of an input in the graph, as the ecosystem forms it: from the expression that reaches the value."""
+    scope = "G" if source.is_global() else "L"
+    return _NOT_IN_NAMES.sub("_", f"{scope}_{source}{'_' if source.is_variable() else ''}")
 
 
 def expectation_of(abstract: AbstractTensor) -> TensorExpectation:

@@ -108,6 +108,8 @@ def load_fast_and_clear(tracer: Tracer, frame: Frame, instruction: Instruction) 
 def store_fast(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
     value = frame.stack.pop()
     frame.locals[instruction.arg] = UNBOUND if value is NULL else value
+    if type(value) is AbstractTensor and value.held_as is None:
+        tracer.graph.name(value, instruction.value)
 
 
 @opcode("DELETE_FAST")

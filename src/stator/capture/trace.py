@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import inspect
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -106,6 +107,24 @@ def function_frame(tracer: Tracer, function: types.FunctionType, values: tuple[A
     return frame
 
 
+def forwarded_names(code: types.CodeType, values: tuple[Any, ...]) -> Mapping[str, str]:
+    """What the `forward` of a module calls the arguments that a call of the module passes along."""
+    passes_on = (code.co_argcount, code.co_kwonlyargcount, code.co_flags & 12) == (1, 0, 12)
+    if not passes_on or not isinstance(values[0], torch.nn.Module):
+        return MappingProxyType({})
+    forward = getattr(inspect.getattr_static(values[0], "forward", None), "__code__", None)
+    if forward is None:
+        return MappingProxyType({})
+    known = forward.co_varnames[: forward.co_argcount + forward.co_kwonlyargcount]
+    star, stars = code.co_varnames[1:3]
+    names = {f"{star}[{position}]": name for position, name in enumerate(known[1 : forward.co_argcount])}
+    names.update((f"{stars}[{name!r}]", name) for name in known)
+    if forward.co_flags & 4:
+        rest, first = forward.co_varnames[len(known)], forward.co_argcount - 1
+        names.update((f"{star}[{first + index}]", f"{rest}[{index}]") for index in range(len(values[1]) - first))
+    return names
+
+
 def trace_function(
     function: types.FunctionType,
     values: tuple[Any, ...],
@@ -117,7 +136,7 @@ def trace_function(
     code = function.__code__
 
     def start() -> Tracer:
-        tracer = Tracer(SourceTree(code.co_varnames[: len(values)], code.co_freevars))
+        tracer = Tracer(SourceTree(code.co_varnames[: len(values)], code.co_freevars, forwarded_names(code, values)))
         tracer.tree.state().guard("MODES", modes)
         return tracer
 

@@ -343,7 +343,7 @@ class Place:
     def _call_backend(self, tracer: Tracer, outputs: list[torch.fx.Node]) -> Any:
         builder = tracer.graph
         builder.graph.output(tuple(outputs))
-        module = torch.fx.GraphModule(builder.attributes, builder.graph, "Captured")
+        module = torch.fx.GraphModule(builder.attributes, builder.graph)
         examples = [getattr(value, "real", value) for _, value in builder.inputs]
         names = (node.name for node in builder.graph.nodes if node.op == "placeholder")
         sizes = {name: tuple(getattr(one, "shape", ())) for name, one in zip(names, examples, strict=False)}

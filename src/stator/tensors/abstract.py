@@ -64,6 +64,7 @@ class AbstractTensor:
         "device",
         "dtype",
         "grad",
+        "held_as",
         "index",
         "is_leaf",
         "kind",
@@ -111,6 +112,7 @@ class AbstractTensor:
         self.base: AbstractTensor | None = None
         self.grad: Any = None
         self.attributes: dict[str, Any] | None = None
+        self.held_as: str | None = None  # the local variable that first held it
         self.mutated = False  # whether an operation of the trace changed it in place
 
     @property  # type: ignore[misc]

@@ -32,8 +32,9 @@ Thread safety: a tree belongs to one trace, then is read only.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from stator.events import Location
@@ -167,6 +168,17 @@ class Source:
             node = node.parent
         return tuple(reversed(steps))
 
+    def is_variable(self) -> bool:
+        """Whether a name in the program stands for it, not an expression."""
+        return str(self).isidentifier()
+
+    def is_global(self) -> bool:
+        """Whether the program reaches it by a global name."""
+        node = self
+        while node.parent is not None:
+            node = node.parent
+        return node.step == "CONST"
+
     def __str__(self) -> str:
         base = "" if self.parent is None else str(self.parent)
         return self.tree.describe_step(base, self.step, self.key)
@@ -174,6 +186,7 @@ class Source:
     __repr__ = __str__
 
 
+_CELL = "the cell of "
 _STEP_FORMS: dict[str, str] = {
     "ATTR": "{base}.{key}",
     "SLOT": "{base}.{key}",
@@ -192,11 +205,21 @@ _STEP_FORMS: dict[str, str] = {
 
 
 class SourceTree:
-    """All sources of one trace. `local_names[i]` names the i-th LOCAL, `cell_names[i]` the i-th CELL."""
+    """All sources of one trace.
 
-    def __init__(self, local_names: tuple[str, ...] = (), cell_names: tuple[str, ...] = ()) -> None:
+    `local_names[i]` names the i-th LOCAL, `cell_names[i]` the i-th CELL; `aliases` are what people call sources that
+    a wrapper's signature hides: `args[0]` of a module's call is the `x` of its `forward`.
+    """
+
+    def __init__(
+        self,
+        local_names: tuple[str, ...] = (),
+        cell_names: tuple[str, ...] = (),
+        aliases: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.local_names = local_names
         self.cell_names = cell_names
+        self.aliases = aliases
         self.roots: dict[Any, Source] = {}
         self.const_names: dict[int, str] = {}
 
@@ -253,4 +276,9 @@ class SourceTree:
             return name or type(key).__name__
         if step == "KEY" and base in ("G", "builtins"):
             return str(key)
-        return _STEP_FORMS[step].format(base=base, key=key)
+        if base == "the function.__closure__" and key < len(self.cell_names):
+            return f"{_CELL}{self.cell_names[key]}"
+        if step == "CONTENTS" and base.startswith(_CELL):
+            return base.removeprefix(_CELL)
+        text = _STEP_FORMS[step].format(base=base, key=key)
+        return self.aliases.get(text, text) if self.aliases else text
