@@ -309,3 +309,22 @@ assert real.guard_or_false(theirs == 3) is False and helpers.guard_or_false(coun
 assert len(real.free_unbacked_symbols(theirs)) == 1 and real.free_unbacked_symbols([count, 3])
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=200)
+
+
+def test_torchs_type_promotion_runs_without_sympy():
+    import subprocess
+    import sys
+
+    program = """
+import sys
+import torch, stator
+compiled = stator.compile(lambda x: torch.nn.functional.gelu(torch.softmax(x, -1)))
+compiled(torch.ones(2, 3))
+assert "sympy" not in sys.modules
+import sympy
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND, elementwise_dtypes
+symbol = sympy.Symbol("n", integer=True)
+assert elementwise_dtypes(torch.ones(2), symbol, type_promotion_kind=KIND.DEFAULT)[1] is torch.float32
+assert elementwise_dtypes(torch.ones(2).int(), sympy.Float(2.5), type_promotion_kind=KIND.DEFAULT)[1] is torch.float32
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=200)

@@ -124,7 +124,20 @@ def connect() -> Runtime:
         connect_blas(module)
     except (AttributeError, RuntimeError):  # this torch keeps something elsewhere: ATen multiplies
         module.forget_blas()
+    connect_kept(module)
     return connected
+
+
+def connect_kept(module: ModuleType) -> None:
+    """Keep the memory of large results for the next ones, where storages count their holders as expected."""
+    samples: list[tuple[torch.Tensor, int, int, int, int]] = []
+    holders: list[Any] = []
+    for size, views in ((2, 0), (100, 1), (33, 5)):
+        tensor = torch.empty(size)
+        storage = tensor.untyped_storage()
+        holders += [storage, *(tensor.view(-1) for _ in range(views))]
+        samples.append((tensor, storage._cdata, 2 + views, storage.nbytes(), tensor.data_ptr()))
+    module.connect_kept(samples)
 
 
 # Rows, inner and columns of the products that decide whether BLAS is used (too small for it to start threads), each in

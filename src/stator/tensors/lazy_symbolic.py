@@ -5,6 +5,9 @@ Contract. Torch's meta kernels and decompositions import a handful of helpers fr
 true" of what are nearly always plain booleans. `install()` puts a lazy module in that place, if the real one is not
 loaded: it has those helpers (for plain values, and for symbolic ones by the methods their nodes have anyway), and
 loads the real module on the first access to anything else, then steps aside. Nothing changes for other users of it.
+
+Type promotion in those decompositions imports sympy itself, to ask whether an argument is an expression of it. Where
+nobody has imported sympy there are no such expressions, so its import is given another name, `_Expressions`.
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch._prims_common
 
 _NAME = "torch.fx.experimental.symbolic_shapes"
+_EXPRESSIONS = "_stator_sympy_if_loaded"
 _lock = threading.RLock()
 
 
@@ -115,9 +120,31 @@ def _load() -> types.ModuleType:
         return importlib.import_module(_NAME)
 
 
+class _NoExpression:
+    """The class of sympy's expressions while there are none."""
+
+
+class _Expressions(types.ModuleType):
+    """sympy as far as it is loaded: before that, `Basic` has no instances."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "Basic":
+            return getattr(sys.modules.get("sympy"), name, _NoExpression)
+        raise AttributeError(name)
+
+
+def _rename_sympy(function: Any) -> None:
+    code = function.__code__
+    if _EXPRESSIONS not in sys.modules and "sympy" in code.co_names:
+        sys.modules[_EXPRESSIONS] = _Expressions(_EXPRESSIONS)
+        names = tuple(_EXPRESSIONS if name == "sympy" else name for name in code.co_names)
+        function.__code__ = code.replace(co_names=names)
+
+
 def install() -> None:
     """Put the lazy module in place unless the real one is loaded."""
     with _lock:
+        _rename_sympy(torch._prims_common.elementwise_dtypes)
         if _NAME not in sys.modules:
             module = _LazyModule(_NAME, __doc__)
             module.__package__ = _NAME.rpartition(".")[0]

@@ -67,7 +67,7 @@ static int empty_product(Tensor left, Tensor right, int rank, Tensor *result) {
         strides[i] = stride;
         stride *= sizes[i] > 1 ? sizes[i] : 1;
     }
-    return torch.aoti_torch_empty_strided(rank, sizes, strides, dtype, torch.aoti_torch_device_type_cpu(), -1, result);
+    return new_tensor(rank, sizes, strides, dtype, torch.aoti_torch_device_type_cpu(), -1, result);
 }
 
 /* mm and bmm: arguments (left, right) and `out` last; addmm and baddbmm: (added, left, right, beta, alpha). */

@@ -95,6 +95,16 @@ static PyObject *blas(PyObject *self, PyObject *arguments) {
     return PyBool_FromLong(connect_blas(samples, lazy));
 }
 
+static PyObject *keep(PyObject *self, PyObject *samples) {
+    int connected = connect_kept(samples);
+    return connected < 0 ? NULL : PyBool_FromLong(connected);
+}
+
+static PyObject *keep_nothing(PyObject *self, PyObject *Py_UNUSED(none)) {
+    forget_kept();
+    Py_RETURN_NONE;
+}
+
 static PyObject *no_blas(PyObject *self, PyObject *Py_UNUSED(none)) {
     forget_blas();
     Py_RETURN_NONE;
@@ -117,6 +127,10 @@ static PyMethodDef functions[] = {
     {"forget_blas", no_blas, METH_NOARGS, "Leave small products to ATen."},
     {"small_product", product, METH_VARARGS,
      "small_product(out, added or None, left, right, beta, alpha): by BLAS; whether it was done."},
+    {"connect_kept", keep, METH_O,
+     "connect_kept([(tensor, address of its storage, holders, bytes, data), ...]): keep the memory of large results for "
+     "the next ones; whether it can."},
+    {"forget_kept", keep_nothing, METH_NOARGS, "Give idle memory of large results back to the system."},
     {"connect", connect, METH_VARARGS,
      "connect(library, TensorBase, Tensor, Parameter, disabled dispatch, samples): find libtorch's functions and where "
      "tensors keep their handle; ImportError names what is missing."},

@@ -217,6 +217,12 @@ PyObject *wrap_tensor(Tensor owned); /* consumes the handle */
 int has_torch_function(PyObject *object); /* its class may override operators */
 int is_plain(Tensor handle); /* strided, on the CPU */
 
+/* kept.c */
+int connect_kept(PyObject *samples);
+void forget_kept(void);
+int new_tensor(int64_t rank, const int64_t *sizes, const int64_t *strides, int32_t dtype, int32_t device_type,
+               int32_t device_index, Tensor *result); /* an empty one; nonzero if libtorch refused */
+
 /* blas.c */
 int connect_blas(PyObject *samples, uint64_t lazy);
 void forget_blas(void);

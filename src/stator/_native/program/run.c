@@ -67,8 +67,7 @@ static int allocate(const Program *program, Frame *frame, const Step *step) {
     gather(frame, &step->sizes, sizes);
     gather(frame, &step->strides, strides);
     Tensor handle;
-    if (torch.aoti_torch_empty_strided(step->sizes.count, sizes, strides, step->dtype, step->device_type,
-                                       step->device_index, &handle))
+    if (new_tensor(step->sizes.count, sizes, strides, step->dtype, step->device_type, step->device_index, &handle))
         return run_out_of_shim(frame, "libtorch could not allocate a tensor");
     frame->places[step->slot].plain = 1;
     return fill_tensor(program, frame, step->slot, handle, OWNED);

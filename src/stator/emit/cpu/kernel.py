@@ -111,7 +111,7 @@ def _has_rows(kernel: Kernel) -> bool:
 
 
 def _unroll(weight: int) -> int:
-    return 4 if weight <= 24 else 2 if weight <= 96 else 1
+    return 8 if weight <= 6 else 4 if weight <= 24 else 2 if weight <= 96 else 1
 
 
 def _score(kernel: Kernel, atom: Atom) -> int:
