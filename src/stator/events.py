@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 _TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
+_OWN_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 # kind -> what it reports, then its fields. `name?` may be left out; every other field is always there.
 # "lines" are `Location`s; a "stack" is the user's frames as `Location`s, outermost first.
@@ -101,9 +102,14 @@ class Miss:
         return f"entry {self.entry}: {self.source} was {self.expected}, is {self.actual} ({self.kind}{line})"
 
 
-def is_torch(file: str) -> bool:
-    """Whether a source file is torch's own: its frames are not what a user means by "my line"."""
-    return file.startswith(_TORCH_FOLDER)
+def is_own(file: str) -> bool:
+    """Whether a source file is stator's: no user is shown its frames."""
+    return file.startswith(_OWN_FOLDER)
+
+
+def is_users(file: str) -> bool:
+    """Whether a source file is neither torch's nor stator's: its frames are what a user means by "my line"."""
+    return not file.startswith((_TORCH_FOLDER, _OWN_FOLDER))
 
 
 @dataclass(frozen=True, slots=True)

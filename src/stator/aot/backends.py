@@ -124,7 +124,8 @@ def _compiled(
     decompositions: Mapping[Any, Callable[..., Any]] | None,
     how: Partitioner,
 ) -> Callable[..., Any]:
-    joint = trace_joint(gm, every, names, places, decompositions, known)
+    with events.stage("aot"):
+        joint = trace_joint(gm, every, names, places, decompositions, known)
     every += [base_of(base, every) for base in joint.bases] + joint.adopted
     if any(joint.differentiable):
         plan = _training(joint, every, fw_compiler, bw_compiler, how)
@@ -163,7 +164,8 @@ def _training(
     if events.wanted("aot_joint_graph"):
         events.emit("aot_joint_graph", graph_module=to_graph_module(joint.tape, "Joint"))
     tangents = [step.value for step in joint.tape.inputs[joint.inputs :]]
-    split = partition(joint, how)
+    with events.stage("partition"):
+        split = partition(joint, how)
     _keep_symbols(split, joint)
     forward = to_graph_module(split.forward, "Forward")
     events.emit("aot_graph", which="forward", graph_module=forward)

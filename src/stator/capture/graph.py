@@ -22,7 +22,7 @@ import torch.fx
 
 from stator.capture.control import Break
 from stator.capture.symbolic import SYMBOLIC, fold
-from stator.events import Location
+from stator.events import Location, is_own
 from stator.sizes import SizeContext
 from stator.tensors.abstract import AbstractTensor
 from stator.values.constants import is_constant
@@ -35,13 +35,13 @@ _stack_lines: dict[tuple[types.CodeType, int], str] = {}
 
 
 def stack_line(code: types.CodeType, line: int) -> str:
-    """One frame of a stack trace as Python prints it."""
+    """One frame of a stack trace as Python prints it; nothing for a frame of stator's own."""
     key = (code, line)
     text = _stack_lines.get(key)
     if text is None:
         source = linecache.getline(code.co_filename, line).strip()
-        text = f'  File "{code.co_filename}", line {line}, in {code.co_name}\n'
-        if source:
+        text = "" if is_own(code.co_filename) else f'  File "{code.co_filename}", line {line}, in {code.co_name}\n'
+        if source and text:
             text += f"    {source}\n"
         if len(_stack_lines) > 100_000:
             _stack_lines.clear()

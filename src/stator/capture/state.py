@@ -21,7 +21,7 @@ from stator.capture.control import Break, Restart, TraceControl, UserException
 from stator.capture.frame import UNBOUND, Frame
 from stator.capture.generalising import Generaliser, History
 from stator.capture.graph import GraphBuilder, stack_line
-from stator.events import Location, is_torch
+from stator.events import Location, is_own, is_users
 from stator.sizes import SizeContext
 from stator.values.constants import guard_kind
 from stator.values.source import SourceTree
@@ -67,11 +67,11 @@ class TracerState:
     # Where we are
 
     def location(self) -> Location | None:
-        """The user's current line: that of the innermost frame outside torch, where there is one."""
-        if not self.frames:
+        """The user's current line: that of the innermost frame outside torch and stator, else of the innermost."""
+        inward = [frame for frame in reversed(self.frames) if not is_own(frame.code.co_filename)]
+        if not inward:
             return None
-        own = (frame for frame in reversed(self.frames) if not is_torch(frame.code.co_filename))
-        frame = next(own, self.frames[-1])
+        frame = next((frame for frame in inward if is_users(frame.code.co_filename)), inward[0])
         return Location(frame.code.co_filename, frame.line(), frame.code.co_name)
 
     def stack_trace(self) -> str:

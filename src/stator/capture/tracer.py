@@ -8,6 +8,7 @@ the program is.
 
 from __future__ import annotations
 
+import linecache
 from typing import Any
 
 from stator import events
@@ -30,13 +31,18 @@ HANDLER_FILES = (opcodes_calls, opcodes_exceptions)
 class Tracer(Attributes, InstanceDicts, Operators, Iteration, Calls, Recording):
     """One trace."""
 
+    _reported: events.Location | None = None  # the line last said to be reached
+
     def run(self, frame: Frame, error: BaseException | None = None) -> Any:
         """Execute a frame; returns its value, or `Yielded`."""
         instructions = frame.decoded.instructions
         handlers = _handlers_of(frame)
         frames = self.frames
         frames.append(frame)
-        watched = events.wanted("trace_bytecode")
+        watched = events.wanted("trace_bytecode") or events.wanted("trace_source")
+        if not frame.pc and not events.is_own(frame.code.co_filename):
+            where = events.Location(frame.code.co_filename, frame.code.co_firstlineno, frame.code.co_name)
+            events.emit("bytecode", where, title=frame.code.co_qualname, code=frame.code)
         raised = error
         while True:
             if raised is not None:
@@ -94,10 +100,17 @@ class Tracer(Attributes, InstanceDicts, Operators, Iteration, Calls, Recording):
         error.__context__ = context
 
     def _report(self, frame: Frame) -> None:
+        if events.is_own(frame.code.co_filename):
+            return
+        where = events.Location(frame.code.co_filename, frame.line(), frame.code.co_name)
+        if where != self._reported:
+            self._reported = where
+            text = linecache.getline(where.file, where.line)
+            events.emit("trace_source", where, file=where.file, line=where.line, text=text)
         instruction = frame.instruction
         events.emit(
             "trace_bytecode",
-            location=self.location(),
+            where,
             opname=instruction.opname,
             argument=instruction.value if instruction.value is not None else instruction.arg,
             stack=[type(value).__name__ for value in frame.stack],

@@ -359,7 +359,7 @@ _FRAME = re.compile(r'File "([^"]*)", line (\d+)')
 def user_line(node: torch.fx.Node) -> str:
     """The user's line a node came from: `file:line`, from the innermost frame of its stack trace outside torch."""
     found = [match.groups() for match in _FRAME.finditer(str(node.meta.get("stack_trace") or ""))]
-    own = [frame for frame in found if not events.is_torch(frame[0])]
+    own = [frame for frame in found if events.is_users(frame[0])]
     return ":".join((own or found)[-1]) if found else ""
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from stator.events import Location, is_torch
+from stator.events import Location, is_users
 
 # The names torch's own dumps use.
 DTYPE_NAMES: dict[torch.dtype, str] = {
@@ -95,7 +95,7 @@ def _header(stack_trace: str) -> str:
         if match:
             code = lines[index + 1].strip() if index + 1 < len(lines) else ""
             header = f"# File: {match['file']}:{match['line']} in {match['function']}, code: {code}"
-            if not is_torch(match["file"]):
+            if is_users(match["file"]):
                 return header
             found = found or header
     return found
@@ -133,6 +133,16 @@ def operator_count(module: Any) -> int:
     if graph is None:
         return 0
     return sum(node.op in ("call_function", "call_method", "call_module") for node in graph.nodes)
+
+
+def symbolic_sizes(module: Any) -> dict[str, str]:
+    """The sizes of those inputs of a graph of which some are symbolic."""
+    found = {}
+    for node in getattr(getattr(module, "graph", None), "nodes", ()):
+        shape = getattr(node.meta.get("example_value"), "shape", ()) if node.op == "placeholder" else ()
+        if any(isinstance(size, torch.SymInt) for size in shape):
+            found[node.name] = str(tuple(shape))
+    return found
 
 
 def user_lines(text: str) -> list[tuple[Location | None, str, list[str]]]:

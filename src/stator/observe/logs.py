@@ -17,6 +17,7 @@ from __future__ import annotations
 import difflib
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -50,6 +51,9 @@ class LogName:
     kind: str
     meaning: str
     line: Callable[[Record, bool], Line]
+
+
+_BROKEN = re.compile(r"<stack \d+>")  # in a continuation, what the operation before it left
 
 
 def _block(title: str, text: str, location: Location | None = None) -> Line:
@@ -119,8 +123,12 @@ def _dynamic(record: Record, detail: bool) -> Line:
         said = advice.of_specialisation(record)
         return Line(str(said), said.location, said.reason)
     location = location_from(fields.get("user_line")) or record.location
-    source = f" ({fields['source']})" if fields.get("source") else ""
-    return Line(f"{_before(location)}{fields.get('symbol', '')}{source}: {fields.get('text', '')}", location)
+    text = fields.get("text", "")
+    if fields.get("action") == "made":
+        said = f"symbolic: {text}" if fields.get("symbol") in text else f"symbolic: {fields.get('symbol')} = {text}"
+    else:
+        said = f"assumed: {text}"
+    return Line(f"{_before(location)}{_BROKEN.sub('(what the broken operation returned)', said)}", location)
 
 
 def _before(location: Location | None) -> str:

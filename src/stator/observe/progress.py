@@ -24,7 +24,7 @@ _REDRAW = 0.1
 KINDS = frozenset({"compile_start", "compile_end", "stage", "progress"})
 
 # What runs after a stage that ended, for compiles that say only when stages end.
-_NEXT = {"capture": "guards", "guards": "aot", "aot": "lower", "lower": "emit", "emit": "link"}
+_NEXT = {"capture": "aot", "aot": "lower", "partition": "lower", "lower": "fuse", "fuse": "emit", "emit": "link"}
 
 
 @dataclass(slots=True)

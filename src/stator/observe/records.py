@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stator.events import CompileId, Event, Location
-from stator.observe.graphs import graph_text, operator_count, value_text
+from stator.observe.graphs import graph_text, operator_count, symbolic_sizes, value_text
 from stator.values.source import ModesExpectation, SourceTree, TensorExpectation
 
 Fields = dict[str, Any]
@@ -230,7 +230,11 @@ def _graph(fields: Fields) -> Fields:
     rendered = {"text": graph_text(module), "ops": operator_count(module), **plain(fields)}
     sizes = fields.get("sizes")
     if isinstance(sizes, Mapping):
-        rendered["sizes"] = {str(name): _size_text(size) for name, size in sizes.items()}
+        symbolic = symbolic_sizes(module)
+        rendered["sizes"] = {
+            str(name): f"{symbolic[name]}, here {_size_text(size)}" if name in symbolic else _size_text(size)
+            for name, size in sizes.items()
+        }
     return rendered
 
 
@@ -238,7 +242,7 @@ def _size_text(size: Any) -> str:
     if isinstance(size, str):
         return size
     if isinstance(size, tuple | list):
-        return f"({', '.join(map(str, size))})"
+        return str(tuple(size))
     return value_text(size) or str(size)
 
 

@@ -35,6 +35,7 @@ import types
 from enum import IntEnum
 from typing import NamedTuple
 
+from stator import events
 from stator.bytecode import CodeCache, DecodedCode, Instruction, Operation, decode
 from stator.bytecode.assemble import put_instruction
 from stator.bytecode.redirect import call_operations
@@ -320,6 +321,7 @@ def resume_function(code: types.CodeType, index: int, shape: Shape) -> types.Cod
     known = template.built.get(key)
     if known is None:
         known = template.built[key] = _build(code, template, index, shape)
+        events.emit("bytecode", title=f"{code.co_qualname}, entered at instruction {index}", code=known)
     return known
 
 

@@ -257,6 +257,7 @@ class Place:
                 # Let plain Python make what cannot be rebuilt.
                 known[broke.born] = broke
         stages = {"capture": time.perf_counter() - start}
+        events.emit("stage", name="capture", seconds=stages["capture"])
         if result.broke is not None:
             self._report_break(result)
         entry = self._finish(result, residual, stages)
@@ -307,7 +308,11 @@ class Place:
             location=where,
             reason=broke.reason,
             detail=broke.detail,
-            stack=[events.Location(row.code.co_filename, row.line(), row.code.co_name) for row in tracer.frames],
+            stack=[
+                events.Location(row.code.co_filename, row.line(), row.code.co_name)
+                for row in tracer.frames
+                if not events.is_own(row.code.co_filename)
+            ],
             line="" if where is None else linecache.getline(where.file, where.line).strip(),
         )
 
@@ -321,6 +326,7 @@ class Place:
         start = time.perf_counter()
         self._guard_sizes(tracer)
         function, text = residual.finish(graph)
+        events.emit("bytecode", title=f"the residual program of {self.name}", code=function.__code__)
         program = compile_guards(tracer.tree, residual.builder.fetches)
         stages["guards"] = time.perf_counter() - start
         entry = core.Entry(program, function)

@@ -148,6 +148,7 @@ def emit_module(kernels: Sequence[Kernel], ways: Sequence[Way], prefix: str, tar
     module = ir.Module(prefix)
     module.triple = llvm.get_process_triple()
     for number, (kernel, way) in enumerate(zip(kernels, ways, strict=True)):
+        events.emit("progress", stage="emit", done=number, total=len(kernels))
         kernel_emitter.emit(kernel, module, target, way, f"{prefix}_{number}")
     return module
 
