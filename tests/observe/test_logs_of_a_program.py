@@ -43,7 +43,7 @@ def program():
 # name -> patterns its output must match; `{break}` and `{sort}` are lines of the program.
 SAYS = {
     "graph_breaks": [r"\[\d+/0\] graph_breaks: {break} in forward: graph break: .* \[tensor_to_python\]\n    if y.sum"],
-    "graph_code": [r"# File: \S+:\d+ in forward, code: y = torch", r'linear: "f32\[3, 32\]" = torch.nn.functional.linear\('],
+    "graph_code": [r"# File: \S+:\d+ in forward, code: y = torch", r'"f32\[3, 32\]" = torch.nn.functional.linear\('],
     "graph_sizes": [r"\(3, 16\)\n", r"\(s\d+, 16\), here \(4, 16\)\n"],
     "bytecode": [r"bytecode of Net.forward\n", r"LOAD_FAST +\d+ \(x\)", r"the residual program of"],
     "trace_source": [r"{break}: if y.sum\(\).item\(\) > 1e9:"],
