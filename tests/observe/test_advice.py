@@ -120,3 +120,14 @@ def test_a_size_that_equals_a_number_is_a_specialisation():
     assert [record.fields["action"] for record in seen] == ["specialised", "bounded", "made", "bounded"]
     said = advice.of_specialisation(seen[0])
     assert said.headline.startswith("m.py:4 in f: x.size(0) became the constant 8, because this line needs")
+
+
+def test_the_same_advice_many_times_is_one_with_the_sum_of_the_costs():
+    line = Location("model.py", 3, "forward")
+    rows = [
+        advice.Advice("recompile", line, f"was {n} and is {n + 1}.", "Do it.", "recompile_number", n) for n in (3, 2)
+    ]
+    other = advice.Advice("recompile", line, "was 1 and is 2.", "Do that.", "recompile_number", 1.0)
+    first, second = advice.merged([*rows, other])
+    assert first.what == "was 3 and is 4 (and 1 more like it)." and first.seconds == 5
+    assert second is other

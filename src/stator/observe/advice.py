@@ -11,11 +11,11 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from stator.events import Location
+from stator.events import Location, is_own
 from stator.observe.records import Record, location_from, source_line
 from stator.reasons import REASONS
 
@@ -41,6 +41,19 @@ class Advice:
     def __str__(self) -> str:
         code = source_line(self.location)
         return f"{self.headline}\n    {code}" if code else self.headline
+
+
+def merged(advices: Iterable[Advice]) -> list[Advice]:
+    """One advice for each line and action; what came more than once says so, and costs what all of them cost."""
+    groups: dict[tuple[Any, ...], list[Advice]] = {}
+    for one in advices:
+        groups.setdefault((one.kind, one.location, one.reason, one.action), []).append(one)
+    return [_together(group) if len(group) > 1 else group[0] for group in groups.values()]
+
+
+def _together(group: list[Advice]) -> Advice:
+    what = f"{group[0].what.rstrip('.')} (and {len(group) - 1} more like it)."
+    return replace(group[0], what=what, seconds=sum(one.seconds for one in group))
 
 
 def short_path(file: str) -> str:
@@ -156,7 +169,6 @@ _TENSOR = re.compile(
     r"(?:(?P<kind>\w+) )?(?P<dtype>\w+)\[(?P<sizes>[^\]]*)\] on (?P<device>[\w:]+)"
     r"(?:, strides \((?P<strides>[^)]*)\))?(?P<rest>.*)"
 )
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 _SIZE = re.compile(r"^(?P<tensor>.*)\.(?P<what>size|stride)\((?P<dim>\d+)\)$")
 
@@ -204,11 +216,6 @@ def _mode_change(old: str, new: str) -> Change:
     return Change(name or "a torch mode", before.get(name, old), value, "mode", "the torch modes")
 
 
-def _is_own(location: Location) -> bool:
-    """Whether a line is stator's and not the user's: the frame that stands for calling a compiled module."""
-    return location.file.startswith(_PACKAGE)
-
-
 def change_of(record: Record) -> Change:
     """What was different, by the nearest entry's first guard that failed."""
     fields = record.fields
@@ -246,7 +253,7 @@ def of_recompile(record: Record, seconds: float = 0.0) -> Advice:
     fields = record.fields
     nearest = (fields.get("misses") or [{}])[0]
     candidates = (location_from(fields.get("user_line")), location_from(nearest.get("at")), record.location)
-    location = next((where for where in candidates if where is not None and not _is_own(where)), None)
+    location = next((where for where in candidates if where is not None and not is_own(where.file)), None)
     inside = _SIZE.match(change.source)
     tensor = inside["tensor"] if inside else change.source
     dimension = "dim" if change.dimension is None else change.dimension

@@ -119,8 +119,7 @@ class Explanation:
         breaks = [(item.seconds, item.advice) for item in session.breaks]
         lines += _table("breaks, by measured cost", breaks)
         lines += _table("recompiles", [(item.seconds, item.advice) for item in session.recompiles])
-        shown = {said for _, said in breaks} | {item.advice for item in session.recompiles}
-        lines += _table("also", [(0.0, said) for said in self.suggestions if said not in shown])
+        lines += _table("also", [(0.0, said) for said in self.suggestions if said.kind not in ("break", "recompile")])
         lines += self._guard_lines()
         return "\n".join(lines)
 

@@ -123,12 +123,13 @@ def _dynamic(record: Record, detail: bool) -> Line:
         said = advice.of_specialisation(record)
         return Line(str(said), said.location, said.reason)
     location = location_from(fields.get("user_line")) or record.location
-    text = fields.get("text", "")
+    text = str(fields.get("text", ""))
     if fields.get("action") == "made":
-        said = f"symbolic: {text}" if fields.get("symbol") in text else f"symbolic: {fields.get('symbol')} = {text}"
+        symbol = str(fields.get("symbol"))
+        text = f"symbolic: {text}" if symbol in text else f"symbolic: {symbol} = {text}"
     else:
-        said = f"assumed: {text}"
-    return Line(f"{_before(location)}{_BROKEN.sub('(what the broken operation returned)', said)}", location)
+        text = f"assumed: {text}"
+    return Line(f"{_before(location)}{_BROKEN.sub('(what the broken operation returned)', text)}", location)
 
 
 def _before(location: Location | None) -> str:

@@ -198,7 +198,7 @@ class Session:
                 fields = {"error": entry.error, "reason": entry.reason}
                 record = Record("compile_end", entry.compile_id, 0.0, 0, None, fields)
                 errors.append(advice.of_error(record, self.regions[entry.compile_id.region].location))
-        costly = [item.advice for item in self.breaks] + [item.advice for item in self.recompiles]
+        costly = advice.merged([*(item.advice for item in self.breaks), *(item.advice for item in self.recompiles)])
         costly.sort(key=lambda item: -item.seconds)
         rest = [advice.of_fallback(record) for record in self.fallbacks]
         rest += [advice.of_specialisation(record) for record in self.specialised]
