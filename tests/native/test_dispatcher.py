@@ -235,6 +235,29 @@ def test_entries_pass_locals_then_fetched_values():
     assert entry.hits == 1 and entry.owner is None and table.entries == (entry,)
 
 
+@pytest.mark.parametrize("count", [1, 2, 200])
+@pytest.mark.parametrize("passes_function", [False, True])
+@pytest.mark.parametrize("pass_on", [lambda f: f, functools.partial], ids=["function", "callable"])
+def test_a_call_without_locals_gives_the_fetched_values(count, passes_function, pass_on):
+    """A closure that takes nothing: fetched values stand where the function would, and references stay even."""
+    values = [object() for _ in range(count)]
+
+    def f():
+        return values
+
+    def residual(*arguments):
+        return arguments
+
+    fetches = [lambda tree, index=index: tree.cell(0).child("INDEX", index) for index in range(count)]
+    table = core.EntryTable()
+    assert table.insert(entry_for(f, lambda: None, fetches, pass_on(residual), passes_function=passes_function))
+    d = dispatcher_of(f, table=table)
+    before = sys.getrefcount(f), sys.getrefcount(values[0])
+    for _ in range(100):
+        assert d() == ((f, *values) if passes_function else tuple(values))
+    assert (sys.getrefcount(f), sys.getrefcount(values[0])) == before
+
+
 def test_hot_entries_move_first():
     def f(x):
         return x

@@ -48,12 +48,12 @@ static PyObject *try_entry(EntryTable *table, EntryArray *array, Py_ssize_t inde
     PyObject **own = arguments + 1 + entry->passes_function;
     PyObject **fetched = own + count;
     PyObject *result = NULL;
+    arguments[1] = function; /* unless it is passed, locals or fetched values are written over it */
     /* A Python function takes its own references to all arguments before anything else happens. */
     bool owned = !(PyFunction_Check(entry->residual) &&
                    ((PyFunctionObject *)entry->residual)->vectorcall == _PyFunction_Vectorcall);
     if (program_run(program, function, locals, count, fetched, &owned) == 1) {
         PyObject *residual = Py_NewRef(entry->residual);
-        arguments[1] = function; /* overwritten unless passed */
         memcpy(own, locals, (size_t)count * sizeof(PyObject *));
         entry->hits++;
         if (index > 0) {
