@@ -15,6 +15,7 @@ import functools
 import inspect
 import operator
 import re
+import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -140,7 +141,7 @@ class Machine:
         stack.append(self.attribute(cell, "cell_contents"))
 
     def LOAD_ATTR(self, frame: Frame, stack: list[Any], one: dis.Instruction) -> None:
-        method = one.opname == "LOAD_METHOD" or ("LOAD_METHOD" not in dis.opmap and one.arg & 1)
+        method = one.opname == "LOAD_METHOD" or (sys.version_info >= (3, 12) and one.arg & 1)
         found = self.attribute(stack[-1], one.argval)
         stack[-1:] = [Null, found] if method else [found]
 

@@ -73,7 +73,7 @@ def test_eager_has_torchs_bits(name, double):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_has_torchs_bits_for_every_16_bit_number(name, dtype):
     every = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(dtype)
-    # For gelu in half precision torch calls oneDNN where the processor has FP16 arithmetic: other bits on other machines.
+    # For gelu in half precision torch calls oneDNN where the processor has FP16 arithmetic: other bits elsewhere.
     with torch.backends.mkldnn.flags(enabled=(name, dtype) != ("gelu", torch.float16)):
         expected = cases.eager(name)(every)
     found = torch.from_numpy(harness.function(name, False, "half")(every.float().numpy())).to(dtype)

@@ -27,7 +27,7 @@ OUTSIDE = frozenset(
         "item", "tolist", "data_ptr", "numpy", "__bool__", "__repr__", "__int__", "__float__", "__format__", "__get__",
         "__index__", "size", "dim", "__len__", "stride", "is_contiguous", "numel", "__reduce_ex__", "untyped_storage",
         "__deepcopy__", "is_grad_enabled", "set_grad_enabled", "is_autocast_enabled", "__iter__",
-        "unbind", "save", "nonzero", "__hash__", "storage_offset",
+        "unbind", "save", "nonzero", "__hash__", "storage_offset", "has_names",
     }
 )  # fmt: skip
 

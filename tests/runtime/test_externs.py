@@ -9,6 +9,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stator.runtime.externs import DIRECT
+from stator.runtime.native import torch_version
 from stator.runtime.program import ProgramBuilder
 
 aten = torch.ops.aten
@@ -323,5 +324,7 @@ def test_operators_written_in_cpp_elsewhere_raise_their_own_message():
     library = torch.library.Library("stator_test_cpp", "DEF")
     library.define("undefined(Tensor x) -> Tensor")  # no kernel at all
     program, tensors = program_of(torch.ops.stator_test_cpp.undefined.default, (torch.ones(2),), {})
-    with pytest.raises((NotImplementedError, RuntimeError), match="stator_test_cpp::undefined"):
+    # Before 2.12 libtorch has the message printed and does not hand it out: the operator is named at least.
+    text = "stator_test_cpp::undefined" if torch_version() >= (2, 12) else r"stator_test_cpp\.undefined"
+    with pytest.raises((NotImplementedError, RuntimeError), match=text):
         program(*tensors)

@@ -19,6 +19,9 @@ from torch.overrides import TorchFunctionMode
 from stator.sizes import shapes
 from stator.sizes.meta_rules import SymbolicMeta, refuses_symbols, specialised, symbols_in
 
+# Seen on 2.11 and 2.13: before, the C++ of batched products asks for each size as a plain integer.
+_MATMUL_TAKES_SYMBOLS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+
 
 def _reshape(x: torch.Tensor, *shape: Any, **named: Any) -> torch.Tensor:
     sizes = named.get("shape", shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
@@ -45,22 +48,64 @@ def _flatten(x: torch.Tensor, start_dim: int = 0, end_dim: int = -1) -> torch.Te
     return _reshape(x, *x.shape[:start], shapes.numel(x.shape[start : end + 1]), *x.shape[end + 1 :])
 
 
+def _matmul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    context = symbols_in((x, y), {})
+    assert context is not None
+    with context.presuming():
+        return torch.matmul(x, y) if _MATMUL_TAKES_SYMBOLS or max(x.dim(), y.dim()) < 3 else _batched_product(x, y)
+
+
+def _batched_product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """`matmul` where one argument has three dimensions or more."""
+    if y.dim() <= 2:
+        flat = _reshape(x, -1, x.shape[-1]).matmul(y)
+        return flat.view(*x.shape[:-1], *y.shape[1:])
+    if x.dim() == 1:
+        return _batched_product(x.unsqueeze(0), y).squeeze(-2)
+    if x.dim() == 2 and _folds(y.mT):
+        return _batched_product(y.mT, x.t()).mT
+    lead = shapes.broadcast([x.shape[:-2], y.shape[:-2]])
+    count = shapes.numel(lead)
+    left, right = (_reshape(part.expand(*lead, *part.shape[-2:]), count, *part.shape[-2:]) for part in (x, y))
+    return torch.bmm(left, right).view(*lead, x.shape[-2], y.shape[-1])
+
+
+def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    product = _matmul(x, weight.t())
+    return product if bias is None else product + bias
+
+
+def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **named: Any) -> torch.Tensor:
+    """The shape and layout of attention by products, which is what the meta device runs."""
+    if named.get("enable_gqa"):
+        key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], -3) for x in (key, value))
+    return _matmul(_matmul(query, key.mT), value)
+
+
+def _folds(x: torch.Tensor) -> bool:
+    """Whether all dimensions but the last are one without a copy."""
+    sizes, strides = x.shape, x.stride()
+    return all(shapes.equal(strides[i], strides[i + 1] * sizes[i + 1]) for i in range(x.dim() - 2))
+
+
 # function -> what to call instead
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.reshape: _reshape,
     torch.Tensor.reshape: _reshape,
     torch.flatten: _flatten,
     torch.Tensor.flatten: _flatten,
+    torch.matmul: _matmul,
+    torch.Tensor.matmul: _matmul,
+    torch.Tensor.__matmul__: _matmul,
+    torch.Tensor.__rmatmul__: lambda x, y: _matmul(y, x),
 }
+if not _MATMUL_TAKES_SYMBOLS:
+    FUNCTIONS |= {F.linear: _linear, F.scaled_dot_product_attention: _attention}
 
 # Functions whose outcome is the same formula for every size and whose results are fresh tensors (see PRESUMING).
 PRESUMING_FUNCTIONS = frozenset(
     {
         F.linear,
-        torch.matmul,
-        torch.Tensor.matmul,
-        torch.Tensor.__matmul__,
-        torch.Tensor.__rmatmul__,
         F.scaled_dot_product_attention,
         F.dropout,
         torch.einsum,

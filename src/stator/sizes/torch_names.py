@@ -82,6 +82,8 @@ ON_VALUES: dict[str, tuple[Callable[[SizeNode], Any], Callable[[Any], Any]]] = {
     "is_concrete_bool": (lambda node: node.expr.is_constant, lambda value: True),
     "is_symbolic": (lambda node: True, lambda value: False),
     "is_nested_int": (lambda node: False, lambda value: False),
+    "has_hint": (lambda node: node.has_hint(), lambda value: True),  # of torch 2.11, as is `size_hint`
+    "size_hint": (lambda node: node.require_hint(), _same),
     "has_guarding_hint": (lambda node: node.has_hint(), lambda value: True),
     "guarding_hint_or_throw": (lambda node: node.require_hint(), _same),
     "optimization_hint": (lambda node: node.require_hint(8192), _same),

@@ -8,7 +8,8 @@
 
 #include <string.h>
 
-enum { MOST_WORK = 1 << 18, IMPLEMENTATION_WORDS = 22 };
+/* The keys are the last word of a TensorImpl but one; torch 2.11's has two more words than its successors'. */
+enum { MOST_WORK = 1 << 18, IMPLEMENTATION_WORDS = 22, LONGER_WORDS = 24 };
 
 static Py_ssize_t keys_offset; /* of a TensorImpl's dispatch keys; 0: the routines are not used */
 static uint64_t lazy_keys;     /* negation and conjugation */
@@ -31,7 +32,7 @@ int connect_blas(PyObject *samples, uint64_t lazy) {
     if (!torch.sgemm_ || !torch.dgemm_ || !torch.context || !torch.float32_precision)
         return 0;
     Py_ssize_t found = 0;
-    for (Py_ssize_t word = 1; word < IMPLEMENTATION_WORDS; word++) {
+    for (Py_ssize_t word = 1; word < IMPLEMENTATION_WORDS || (!found && word < LONGER_WORDS); word++) {
         int same = 1;
         for (Py_ssize_t i = 0; i < PyList_GET_SIZE(samples) && same; i++) {
             PyObject *pair = PyList_GET_ITEM(samples, i);
