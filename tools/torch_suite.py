@@ -7,16 +7,21 @@ Contract. The test file is taken as it is. Before it is imported, the names it u
 stator's public ones, nothing else: a test that inspects the other compiler's inside fails here, and says so. `--peer`
 leaves everything as torch has it, which tells what a test of one torch release can show on another. With `--json` the
 outcome of every test is written there; `--against FILE` (an outcome of `--peer`) counts what passes there and not here.
+
+A test file of another torch release than the installed one may import helpers that the installed one has no more. They
+get stand-ins, by name: a device that is not there, a requirement that is met, a decorator that does nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import functools
 import importlib
 import json
 import sys
+import unittest
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,6 +110,47 @@ def _follow_settings(theirs: Any) -> None:
     theirs.__dict__["patch"] = both
 
 
+def supply(path: Path) -> None:
+    """Stand-ins for the helpers of another torch release that the test file at `path` imports."""
+    for folder in (path.parent, path.parent.parent):
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                sibling = path.parent / f"{alias.name}.py"
+                if sibling.exists():
+                    supply(sibling)
+        if not isinstance(node, ast.ImportFrom) or node.level or not (node.module or "").startswith("torch."):
+            continue
+        assert node.module is not None
+        try:
+            module = importlib.import_module(node.module)
+        except ImportError:
+            continue
+        for alias in node.names:
+            if alias.name != "*" and not hasattr(module, alias.name):
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(f"{node.module}.{alias.name}")
+                    continue
+                setattr(module, alias.name, _stand_in(alias.name))
+    triton = importlib.import_module("torch.testing._internal.triton_utils")
+    for name in ("HAS_CUDA", "requires_cuda"):
+        # `from ... import *` names nothing, so these are always there.
+        if not hasattr(triton, name):
+            setattr(triton, name, _stand_in(name))
+
+
+def _stand_in(name: str) -> Any:
+    if name.lower().startswith("has_"):
+        return False
+    if name.startswith("requires_"):
+        return unittest.skip(f"{name} is not known to this torch")
+    if name[:1].isupper():
+        return type(name, (Exception,), {})
+    return lambda decorated: decorated
+
+
 class Outcomes:
     """Collects what became of each test."""
 
@@ -141,6 +187,8 @@ def main() -> int:
     options = parser.parse_args()
     if not options.peer:
         bind()
+    for file in options.files:
+        supply(Path(file))
     outcomes = Outcomes()
     arguments = [
         *options.files, "-q", f"--tb={options.traceback}", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=60",
