@@ -475,3 +475,10 @@ def test_explain_names_what_changed():
     assert miss.source == "x" and miss.kind == "TENSOR"
     assert miss.expected.startswith("float32[2, 3] on cpu") and miss.actual.startswith("float16[2, 4] on cpu")
     assert [miss.source for miss in all_misses(tree, None, (torch.ones(2, 4), 3))] == ["x", "scale"]
+
+
+def test_a_closure_itself_has_a_name():
+    tree = SourceTree(("x",), ("value",))
+    closure = tree.root("FUNCTION").child("ATTR", "__closure__")
+    assert str(closure.child("TYPE")) == "type(the function.__closure__)"
+    assert str(closure.child("INDEX", 0).child("CONTENTS")) == "value"

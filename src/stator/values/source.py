@@ -276,7 +276,7 @@ class SourceTree:
             return name or type(key).__name__
         if step == "KEY" and base in ("G", "builtins"):
             return str(key)
-        if base == "the function.__closure__" and key < len(self.cell_names):
+        if base == "the function.__closure__" and step == "INDEX" and key < len(self.cell_names):
             return f"{_CELL}{self.cell_names[key]}"
         if step == "CONTENTS" and base.startswith(_CELL):
             return base.removeprefix(_CELL)
