@@ -12,6 +12,7 @@ import operator
 import re
 import string
 import typing
+import weakref
 
 import torch
 import torch.utils._pytree as pytree
@@ -39,6 +40,27 @@ def partials(x):
     f = functools.partial(scale, k=2)
     g = functools.partial(f, plus=1)
     return f(x), g(x), g.args, len(g.keywords), functools.partial(max, 5)(3), dict(g.keywords), f
+
+
+class Owner:
+    def __init__(self, scale):
+        self.scale = scale
+
+
+OWNERS = [Owner(2), Owner(3)]
+
+
+@program(
+    lambda: (T(3.0), weakref.ref(OWNERS[0])),
+    lambda: (T(3.0), weakref.ref(OWNERS[1])),
+    lambda: (T(3.0), weakref.ref(Owner(4))),
+)
+def weak_references(x, reference):
+    owner = reference()
+    if owner is None:
+        return x
+    owner.last = x
+    return x * owner.scale, owner
 
 
 class Cell:

@@ -10,6 +10,7 @@ import gc
 import os
 import random
 import types
+import weakref
 
 import torch
 from hypothesis import given, settings
@@ -82,11 +83,14 @@ def make_function(value):
     return function
 
 
+REFERENTS = {}  # what the world's weak references point to, until a mutation drops it
+
+
 def world(rng, depth):
     """A random object."""
     if depth == 0 or rng.random() < 0.1:
         return leaf(rng)
-    kind = rng.randrange(10)
+    kind = rng.randrange(11)
     items = [world(rng, depth - 1) for _ in range(rng.randrange(1, 4))]
     keys = rng.sample(["a", "b", "c", 1, 2, (1, "x"), "weight"], len(items))
     if kind == 0:
@@ -110,6 +114,11 @@ def world(rng, depth):
         return made
     if kind == 8:
         return make_function(items[0])
+    if kind == 9:
+        referent = Plain()
+        referent.item = items[0]
+        REFERENTS[id(referent)] = referent
+        return weakref.ref(referent)
     return {rng.randrange(4), "m", 2.5}
 
 
@@ -131,6 +140,8 @@ def steps_of(value, rng):
         steps += [("SLOT", name) for name in ("__code__", "__defaults__", "__kwdefaults__", "__closure__", "__name__")]
     elif isinstance(value, types.CellType):
         steps += [("CONTENTS", None)]
+    elif isinstance(value, weakref.ref):
+        steps += [("REFERENT", None)]
     elif isinstance(value, Slots):
         steps += [("SLOT", "a")]
     elif hasattr(value, "__dict__"):
@@ -192,7 +203,7 @@ def containers(value, found, depth=5):
     """Everything mutable that can be reached."""
     if depth == 0 or id(value) in found:
         return
-    if isinstance(value, (list, dict, set, torch.Tensor, Plain, Slots, torch.nn.Module, types.FunctionType, tuple)):
+    if isinstance(value, (list, dict, set, torch.Tensor, Plain, Slots, torch.nn.Module, types.FunctionType, tuple, weakref.ref)):
         found[id(value)] = value
     parts = ()
     if isinstance(value, dict):
@@ -203,6 +214,8 @@ def containers(value, found, depth=5):
         parts = (value.__dict__, *value.__dict__.values())
     elif isinstance(value, Slots):
         parts = (getattr(value, "a", None),)
+    elif isinstance(value, weakref.ref):
+        parts = (value(),)
     for part in parts:
         containers(part, found, depth - 1)
 
@@ -288,6 +301,11 @@ def mutate(value, rng):
             del value.a
         else:
             value.a = leaf(rng)
+    elif isinstance(value, weakref.ref):
+        if value() is not None and rng.random() < 0.5:
+            del REFERENTS[id(value())]
+        elif value() is not None:
+            value().item = leaf(rng)
     elif isinstance(value, torch.nn.Module):
         rng.choice(
             [
@@ -368,6 +386,7 @@ def test_native_and_reference_agree(seed):
             compare(program, tree, fetches, function, arguments)
             compare(program, tree, fetches, function, arguments)
     finally:
+        REFERENTS.clear()
         Plain.kind = "plain"
         if "late" in Plain.__dict__:
             del Plain.late

@@ -3,6 +3,7 @@
 import collections
 import math
 import types
+import weakref
 
 import pytest
 import torch
@@ -231,12 +232,13 @@ STEP_ROWS = [
     ("TYPE", None, lambda value: value),
     ("LOOKUP", "marker", lambda value: Odd),
     ("CONTENTS", None, lambda value: closure_over(value).__closure__[0]),
+    ("REFERENT", None, lambda value: weakref.ref(Odd)),
     ("SIZE", 1, lambda value: TENSOR),
     ("STRIDE", 0, lambda value: TENSOR),
     ("OFFSET", None, lambda value: TENSOR),
     ("GRAD", None, lambda value: grown(GRAD)),
 ]
-ANSWERS = {"TYPE": int, "LOOKUP": 5, "SIZE": 3, "STRIDE": 4, "OFFSET": 1, "GRAD": GRAD}
+ANSWERS = {"TYPE": int, "LOOKUP": 5, "REFERENT": Odd, "SIZE": 3, "STRIDE": 4, "OFFSET": 1, "GRAD": GRAD}
 
 
 @pytest.mark.parametrize("step, key, make", STEP_ROWS, ids=lambda item: item if isinstance(item, str) else "")

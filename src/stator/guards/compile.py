@@ -32,7 +32,7 @@ ALL_KEYS = 2**64 - 1
 ROOT_NONE, ROOT_FUNCTION = -1, -2
 
 # Steps whose answer can be vouched for by facts, if their parent's can.
-STABLE_STEPS = frozenset({"ATTR", "DICT", "INDEX", "KEY", "DICT_KEY", "TYPE", "LOOKUP", "CONTENTS"})
+STABLE_STEPS = frozenset({"ATTR", "DICT", "INDEX", "KEY", "DICT_KEY", "TYPE", "LOOKUP", "CONTENTS", "REFERENT"})
 VOLATILE_KINDS = frozenset({"TENSOR", "MEMBERS", "MODES"})
 INTEGER_STEPS = {"SIZE": 0, "STRIDE": 1, "OFFSET": 2}
 INTEGER_KINDS = frozenset({"EQUALS", "RANGE", "TYPE_IS", "SIZES"})
@@ -47,6 +47,7 @@ TYPE_READERS = DICT_READERS | {
     "INDEX",
     "TYPE",
     "CONTENTS",
+    "REFERENT",
     "MEMBER",
     "LENGTH",
     "MODULE_CALL",

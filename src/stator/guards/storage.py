@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -155,6 +156,12 @@ def _follow_contents(value: Any, _: Any) -> Any:
         raise Unreachable("the cell is empty") from None
 
 
+def _follow_referent(value: Any, _: Any) -> Any:
+    if not isinstance_exact(value, weakref.ref):
+        raise Unreachable(f"a {type(value).__name__} is no weak reference")
+    return weakref.ref.__call__(value)
+
+
 def plain_tensor(value: Any) -> torch.Tensor:
     """A tensor whose geometry C++ knows, so that reading it runs no `__torch_dispatch__`."""
     if not isinstance_exact(value, torch.Tensor):
@@ -205,6 +212,7 @@ FOLLOW: dict[str, Callable[[Any, Any], Any]] = {
     "TYPE": lambda value, _: type(value),
     "LOOKUP": _follow_lookup,
     "CONTENTS": _follow_contents,
+    "REFERENT": _follow_referent,
     "SIZE": _tensor_step(_size),
     "STRIDE": _tensor_step(_stride),
     "OFFSET": _tensor_step(lambda tensor, _: _integer(tensor.storage_offset())),

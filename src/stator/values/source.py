@@ -23,6 +23,7 @@ Nothing here is a Python lambda; everything but the objects in `CONST` roots and
     TYPE                type(value)
     LOOKUP name         what the MRO of the value, a class, holds under name (no descriptor called)
     CONTENTS            contents of a cell object
+    REFERENT            what a weak reference points to, None once that is gone
     SIZE/STRIDE dim, OFFSET    integers of a tensor
     GRAD                a tensor's `.grad`
 
@@ -45,7 +46,7 @@ ROOTS = frozenset({"LOCAL", "CELL", "FUNCTION", "CONST", "STATE"})
 STEPS = frozenset(
     {
         "ATTR", "SLOT", "DICT", "INDEX", "KEY", "DICT_KEY", "TYPE", "LOOKUP", "CONTENTS",
-        "SIZE", "STRIDE", "OFFSET", "GRAD",
+        "REFERENT", "SIZE", "STRIDE", "OFFSET", "GRAD",
     }
 )  # fmt: skip
 
@@ -197,6 +198,7 @@ _STEP_FORMS: dict[str, str] = {
     "TYPE": "type({base})",
     "LOOKUP": "{base}.{key}",
     "CONTENTS": "{base}.cell_contents",
+    "REFERENT": "{base}()",
     "SIZE": "{base}.size({key})",
     "STRIDE": "{base}.stride({key})",
     "OFFSET": "{base}.storage_offset()",

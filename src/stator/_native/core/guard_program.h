@@ -28,6 +28,7 @@ typedef struct {
     X(TYPE)         /* d = type of s */                                             \
     X(LOOKUP)       /* d = o on the MRO of s */                                     \
     X(CONTENTS)     /* d = contents of the cell s */                                \
+    X(REFERENT)     /* d = what the weak reference s points to, None if it is gone */ \
     X(MEMBER)       /* d = field of s behind the descriptor named o */              \
     X(GETTER)       /* d = what the getset descriptor o, or named o, answers; slow way */ \
     X(FOLLOW)       /* d = storage.follow(*o, s); slow way */                       \

@@ -121,6 +121,13 @@ static int run_range(Run *run, int32_t start, int32_t stop) {
             record_type(run, instruction, value);
             record_pointer(run, &((PyCellObject *)value)->ob_ref);
             LOAD(PyCell_GET(value))
+        case OP_REFERENT:
+            if (UNLIKELY(!PyWeakref_CheckRef(value))) {
+                return FAILS;
+            }
+            record_type(run, instruction, value);
+            record_pointer(run, &((PyWeakReference *)value)->wr_object);
+            LOAD(PyWeakref_GET_OBJECT(value))
         case OP_MEMBER: DELEGATE(load_member(run, instruction, value))
         case OP_GETTER: DELEGATE(get_slowly(run, instruction, value))
         case OP_FOLLOW: DELEGATE(follow_slowly(run, instruction, value))

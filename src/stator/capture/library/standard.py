@@ -16,6 +16,7 @@ import reprlib
 import sys
 import types
 import typing
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -278,11 +279,21 @@ CONSTANT_FUNCTIONS = (
 )  # fmt: skip
 
 
-INSTANCES: dict[type, Any] = {
+def _referent(tracer: Tracer, reference: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Calling a weak reference from outside: what it points to is the user's; that it is gone is a fact, too."""
+    source = tracer.world.source_of(reference)
+    if source is None or args or kwargs:
+        return tracer.native(reference, *args, **kwargs)
+    tracer.world.guard_type(reference)
+    return tracer.world.load(reference(), source.child("REFERENT"))
+
+
+GETTERS: dict[type, Any] = {
     operator.itemgetter: _itemgetter,
     operator.attrgetter: _attrgetter,
     operator.methodcaller: _methodcaller,
 }
+INSTANCES: dict[type, Any] = {**GETTERS, weakref.ref: _referent, weakref.KeyedRef: _referent}
 CODES: dict[types.CodeType, Any] = {functools.singledispatch(_cast).dispatch.__code__: _dispatch}
 
 
@@ -313,4 +324,4 @@ FUNCTIONS: dict[Any, Any] = {
     },
     **{function: _native_on_constants(function) for function in CONSTANT_FUNCTIONS},
 }
-CLASSES: dict[type, Any] = {functools.partial: _partial, **dict.fromkeys(INSTANCES, _getter)}
+CLASSES: dict[type, Any] = {functools.partial: _partial, **dict.fromkeys(GETTERS, _getter)}
