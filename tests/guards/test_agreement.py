@@ -203,7 +203,9 @@ def containers(value, found, depth=5):
     """Everything mutable that can be reached."""
     if depth == 0 or id(value) in found:
         return
-    if isinstance(value, (list, dict, set, torch.Tensor, Plain, Slots, torch.nn.Module, types.FunctionType, tuple, weakref.ref)):
+    if isinstance(
+        value, (list, dict, set, torch.Tensor, Plain, Slots, torch.nn.Module, types.FunctionType, tuple, weakref.ref)
+    ):
         found[id(value)] = value
     parts = ()
     if isinstance(value, dict):
