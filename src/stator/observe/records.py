@@ -190,9 +190,10 @@ def guard_rows(tree: Any) -> list[dict[str, Any]]:
     names: dict[int, str] = {}
     places: dict[tuple[int, str], list[Any]] = {}
     rows: list[dict[str, Any]] = []
+    described = tree.describe_step
     for node in tree.nodes():
         base = "" if node.parent is None else names[id(node.parent)]
-        name = names[id(node)] = tree.describe_step(base, node.step, node.key)
+        name = names[id(node)] = described(base, node.step, node.key)
         for guard in node.guards.values():
             form = GUARD_TEXT.get(guard.kind, "{source}: " + guard.kind + " {expected}")
             at = None

@@ -1,8 +1,9 @@
 """Traces: `STATOR_TRACE=dir` writes what happened to a file, one per process and rank.
 
 Contract. The emitting thread renders a record (see `records`) and hands it to a queue; it never waits for the disk. A
-writer thread encodes and writes each record with one `write` as soon as it has it, so what was written outlives a
-`SIGKILL`. The queue is bounded: a disk that is too slow loses records, and the trace says how many. The file is bounded
+writer thread encodes and writes each record with one `write`, so what was written outlives a `SIGKILL`. It writes as
+soon as no compile is under way, and every `_PATIENCE` seconds while one is: each time it wakes it takes the interpreter
+from the thread that compiles. The queue is bounded: a disk that is too slow loses records, and the trace says how many. The file is bounded
 (`config.trace_size_mb`): when it is nearly full only the short records are written. A forked child writes a file of its
 own. Files are readable by their owner only: they hold source lines.
 
@@ -37,6 +38,7 @@ UNTRACED = frozenset({"trace_source", "trace_bytecode", "bytecode", "progress", 
 _LATE = frozenset({"guards"})
 _QUEUE_LENGTH = 20_000
 _NEARLY_FULL = 0.9
+_PATIENCE = 0.2  # seconds
 
 
 def current_rank() -> int | None:
@@ -77,6 +79,9 @@ class TraceWriter:
         self.awake = threading.Event()
         self.idle = threading.Event()
         self.idle.set()
+        self.compiling: set[Any] = set()  # the compiles under way, and whether there is none
+        self.settled = threading.Event()
+        self.settled.set()
         self.closed = False
         self.lost = 0
         self.left_out = 0
@@ -97,6 +102,13 @@ class TraceWriter:
         """Hand one event over."""
         if self.closed:
             return
+        if event.kind == "compile_start":
+            self.compiling.add(event.compile_id)
+            self.settled.clear()
+        elif event.kind == "compile_end":
+            self.compiling.discard(event.compile_id)
+            if not self.compiling:
+                self.settled.set()
         if len(self.queue) >= _QUEUE_LENGTH:
             self.lost += 1
             return
@@ -114,16 +126,12 @@ class TraceWriter:
 
     def _run(self) -> None:
         while True:
-            self.awake.wait()
+            if not self.compiling:
+                self.awake.wait()
             self.awake.clear()
+            self.settled.wait(_PATIENCE)
             try:
-                while self.queue:
-                    handed_over = self.queue.popleft()
-                    record = render(handed_over) if isinstance(handed_over, Event) else handed_over
-                    try:
-                        self._write(record)
-                    except (TypeError, ValueError, KeyError, AttributeError) as error:  # a record nobody foresaw
-                        self._put_note(f"a record of kind {record.kind!r} could not be written: {error!r}", record)
+                self._write_all()
             except OSError as error:  # a full disk, a directory that is gone: say so once, and stop
                 self.closed = True
                 self.queue.clear()
@@ -132,6 +140,15 @@ class TraceWriter:
                 self.idle.set()
                 if self.closed:
                     return
+
+    def _write_all(self) -> None:
+        while self.queue:
+            handed_over = self.queue.popleft()
+            record = render(handed_over) if isinstance(handed_over, Event) else handed_over
+            try:
+                self._write(record)
+            except (TypeError, ValueError, KeyError, AttributeError) as error:  # a record nobody foresaw
+                self._put_note(f"a record of kind {record.kind!r} could not be written: {error!r}", record)
 
     def _open(self) -> Encoder:
         encoder = self.encoder = Encoder(process_facts())
@@ -175,8 +192,12 @@ class TraceWriter:
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Wait until everything handed over so far is written."""
+        self.settled.set()
         self.awake.set()
-        return self.thread is None or self.idle.wait(timeout)
+        done = self.thread is None or self.idle.wait(timeout)
+        if self.compiling:
+            self.settled.clear()
+        return done
 
     def close(self) -> None:
         """Stop listening, write what is left, close the file."""

@@ -135,8 +135,9 @@ class Encoder:
             envelope.update(frame_id=compile_id.region, frame_compile_id=compile_id.entry, attempt=0)
         digest = None
         if payload is not None:
-            payload = _clean(payload)
-            digest = hashlib.md5(payload.encode(), usedforsecurity=False).hexdigest()
+            data = payload.replace("\r", "").encode("utf-8", "backslashreplace")
+            payload = data.decode("utf-8")
+            digest = hashlib.md5(data, usedforsecurity=False).hexdigest()
             envelope["has_payload"] = digest
         self.lines.append(f"{self._prefix(moment, thread)}{_clean(dumps(envelope))}")
         if payload is not None:
@@ -230,15 +231,18 @@ def _compile_end(encoder: Encoder, record: Record) -> Iterator[Native]:
 
 def _guards(encoder: Encoder, record: Record) -> Iterator[Native]:
     rows = []
-    asked: dict[int, str] = {0: ""}
+    asked: dict[int, tuple[str, int | None]] = {0: ("", None)}
     for row in record.fields["guards"]:
         at, text = row["at"], row["text"]
-        key = id(at) if at else 0
-        if key not in asked:
-            asked[key] = f"    # {advice.place(location_from(at))}"
+        place, number = asked.get(id(at) if at else 0, ("", -1))
+        if number == -1:
+            # The first guard of a line brings the place along; later ones name it by its number.
+            place = f"    # {advice.place(location_from(at))}"
+            asked[id(at)] = place, len(asked) - 1
         # tlparse shows `code`, so it names the user's line too; the rest of a row is ours.
+        where = at if number == -1 else number
         rows.append(
-            {"code": text + asked[key], "text": len(text), "source": row["source"], "kind": row["kind"], "at": at}
+            {"code": text + place, "text": len(text), "source": row["source"], "kind": row["kind"], "at": where}
         )
     yield "dynamo_guards", {}, rows, "guards"
 
@@ -371,8 +375,17 @@ def read(path: str | Path) -> Trace:
     return trace
 
 
-def _guard_row(row: dict[str, Any]) -> dict[str, Any]:
-    return {"source": row["source"], "kind": row["kind"], "text": row["code"][: row["text"]], "at": row["at"]}
+def _guard_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    places: list[Any] = []
+    found = []
+    for row in rows:
+        at = row["at"]
+        if type(at) is int:
+            at = places[at]
+        elif at is not None:
+            places.append(at)
+        found.append({"source": row["source"], "kind": row["kind"], "text": row["code"][: row["text"]], "at": at})
+    return found
 
 
 def _resolved(record: Record, payloads: dict[str, str]) -> Record:
@@ -380,5 +393,5 @@ def _resolved(record: Record, payloads: dict[str, str]) -> Record:
         if isinstance(value, dict) and _REFERENCE in value:
             text = payloads[value[_REFERENCE]]
             is_text = value.get("form") == "text"
-            record.fields[name] = text if is_text else [_guard_row(row) for row in json.loads(text)]
+            record.fields[name] = text if is_text else _guard_rows(json.loads(text))
     return record
