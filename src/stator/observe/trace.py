@@ -3,9 +3,9 @@
 Contract. The emitting thread renders a record (see `records`) and hands it to a queue; it never waits for the disk. A
 writer thread encodes and writes each record with one `write`, so what was written outlives a `SIGKILL`. It writes as
 soon as no compile is under way, and every `_PATIENCE` seconds while one is: each time it wakes it takes the interpreter
-from the thread that compiles. The queue is bounded: a disk that is too slow loses records, and the trace says how many. The file is bounded
-(`config.trace_size_mb`): when it is nearly full only the short records are written. A forked child writes a file of its
-own. Files are readable by their owner only: they hold source lines.
+from the thread that compiles. The queue is bounded: a disk that is too slow loses records, and the trace says how many.
+The file is bounded (`config.trace_size_mb`): when it is nearly full only the short records are written. A forked child
+writes a file of its own. Files are readable by their owner only: they hold source lines.
 
 The name is what `tlparse --all-ranks-html` looks for; where the rank becomes known late the file is renamed then.
 
