@@ -55,6 +55,26 @@ def list_backends(exclude_tags: tuple[str, ...] | None = ("debug", "experimental
     return sorted(_registered)
 
 
+_default: list[str | Backend] = ["stator"]
+
+
+def set_default_backend(backend: str | Backend | None) -> None:
+    """Say which backend `compile` uses where none is named; None means stator's own again."""
+    if backend is not None and not isinstance(backend, str) and not callable(backend):
+        raise InvalidBackend(f"backend is a name or a callable, not a {type(backend).__name__}")
+    _default[:] = ["stator" if backend is None else backend]
+
+
+def get_default_backend() -> str | Backend:
+    """The backend `compile` uses where none is named."""
+    return _default[0]
+
+
+def lookup_backend(compiler_fn: str | Backend) -> Backend:
+    """The function behind a backend's name; a function is itself."""
+    return resolve(compiler_fn, None, None)[1]
+
+
 def resolve(backend: str | Backend, mode: str | None, options: Mapping[str, Any] | None) -> tuple[str, Backend]:
     """Name and function of a backend."""
     if callable(backend):

@@ -30,6 +30,8 @@ from stator.runtime.region import Options, dispatcher_for
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 # Settings that may differ from one compiled function to another: `options=` of stator's own backend.
 BACKEND_OPTIONS = ("numerics", "activation_memory_budget", "force_disable_caches")
+# The one option that is no backend's: it says which guards an entry keeps (see guards/filters.py).
+GUARD_FILTER = "guard_filter_fn"
 
 
 def compile(
@@ -55,19 +57,21 @@ def compile(
             disable=disable,
             recompile_limit=recompile_limit,
         )
-    backend = "stator" if backend is None else backend
+    backend = backends.get_default_backend() if backend is None else backend
     _check(fullgraph, dynamic, backend, mode, options, recompile_limit)
     if not callable(model):
         raise InvalidOption(f"stator.compile takes a callable, not a {type(model).__name__}")
     if disable:
         return model
-    name, function = backends.resolve(backend, mode, options)
+    for_backend = {name: value for name, value in (options or {}).items() if name != GUARD_FILTER}
+    name, function = backends.resolve(backend, mode, for_backend)
     chosen = Options(
         backend=function,
         backend_name=name,
         fullgraph=bool(fullgraph),
         dynamic=dynamic,
         recompile_limit=recompile_limit,
+        guard_filter=(options or {}).get(GUARD_FILTER),
         key=(
             name if isinstance(backend, str) else id(backend),
             bool(fullgraph),
@@ -96,7 +100,11 @@ def _check(fullgraph: Any, dynamic: Any, backend: Any, mode: Any, options: Any, 
         return
     if not isinstance(options, Mapping):
         raise InvalidOption(f"options is a mapping of names to values, not a {type(options).__name__}")
+    if GUARD_FILTER in options and not callable(options[GUARD_FILTER]):
+        raise InvalidOption(f"{GUARD_FILTER} takes the guards and answers which to keep, not {options[GUARD_FILTER]!r}")
     for name, value in options.items() if backend == "stator" else ():
+        if name == GUARD_FILTER:
+            continue
         if name not in BACKEND_OPTIONS:
             raise InvalidOption(f"backend 'stator' has no option {name!r}: it has {', '.join(BACKEND_OPTIONS)}")
         row = config.SETTINGS[name]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._higher_order_ops.invoke_subgraph import invoke_subgraph_placeholder
 
 from stator._native import core
 from stator.api import backends
@@ -37,6 +38,11 @@ def is_compiling() -> bool:
 def is_dynamo_compiling() -> bool:
     """True while code is being captured, under the name libraries know."""
     return False
+
+
+def is_exporting() -> bool:
+    """True while torch.export runs: stator exports nothing, and code it captures sees False."""
+    return bool(torch.compiler.is_exporting())
 
 
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None, wrapping: bool = True) -> Any:
@@ -207,3 +213,39 @@ def nonstrict_trace(traceable_fn: Callable[..., Any]) -> Callable[..., Any]:
 
     marks.set_mark(nonstrict, Mark.NONSTRICT)
     return nonstrict
+
+
+def call_region(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What is captured of a call of a nested compile region: the function's own body."""
+    return func(*args, **kwargs)
+
+
+# Torch's own mark refuses to run while code is captured.
+marks.substitute(invoke_subgraph_placeholder, call_region, False)
+
+
+def nested_compile_region(
+    fn: Callable[..., Any] | None = None,
+    *,
+    options: Any = None,
+    max_reuse_entries: int = 8,
+    reuse_hash_fn: Callable[..., Any] | None = None,
+) -> Any:
+    """Mark a function that a program calls many times over, such as a layer.
+
+    Stator captures its body at each call, and compiles equal kernels once whether or not they are marked: nothing is
+    left for the mark to save, and the arguments that say how much of it, are taken for torch's sake.
+    """
+    if fn is None:
+        return functools.partial(
+            nested_compile_region, options=options, max_reuse_entries=max_reuse_entries, reuse_hash_fn=reuse_hash_fn
+        )
+    if not callable(fn):
+        raise TypeError(f"stator.nested_compile_region takes a callable, not a {type(fn).__name__}")
+    target = fn
+
+    @functools.wraps(target)
+    def region(*args: Any, **kwargs: Any) -> Any:
+        return target(*args, **kwargs)
+
+    return region

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from stator.api.compile import GUARD_FILTER
 from stator.events import emit
 from stator.exc import StatorError
 
@@ -42,7 +43,10 @@ def translate(arguments: dict[str, Any], accepted: frozenset[str]) -> dict[str, 
     translated = dict(arguments)
     if "backend" in translated and translated["backend"] in _OWN_BACKENDS:
         del translated["backend"]
-        if translated.pop("options", None):
+        options = translated.pop("options", None) or {}
+        if GUARD_FILTER in options:
+            translated["options"] = {GUARD_FILTER: options[GUARD_FILTER]}
+        if set(options) - {GUARD_FILTER}:
             emit("warning", text="torch.compile(options=...) are inductor's own; stator leaves them out")
     if isinstance(translated.get("mode"), str):
         translated["mode"] = _MODES.get(translated["mode"], translated["mode"])

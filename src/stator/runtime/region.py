@@ -43,7 +43,7 @@ from stator.exc import (
     StatorError,
     Unsupported,
 )
-from stator.guards import SizeProgram, compile_guards
+from stator.guards import SizeProgram, compile_guards, drop_unwanted
 from stator.guards.modes import read_modes
 from stator.guards.reference import all_misses, explain_miss
 from stator.reasons.wording import describe_break
@@ -69,6 +69,7 @@ class Options:
     fullgraph: bool = False
     dynamic: Any = None
     recompile_limit: int | None = None
+    guard_filter: Callable[..., Any] | None = None
     key: tuple[Any, ...] = ()
 
 
@@ -260,7 +261,7 @@ class Place:
         events.emit("stage", name="capture", seconds=stages["capture"])
         if result.broke is not None:
             self._report_break(result)
-        entry = self._finish(result, residual, stages)
+        entry = self._finish(result, residual, stages, function, values)
         self._report_end(start, stages, result)
         return entry
 
@@ -316,7 +317,9 @@ class Place:
             line="" if where is None else linecache.getline(where.file, where.line).strip(),
         )
 
-    def _finish(self, result: Trace, residual: Residual, stages: dict[str, float]) -> Any:
+    def _finish(
+        self, result: Trace, residual: Residual, stages: dict[str, float], called: Any, values: tuple[Any, ...]
+    ) -> Any:
         tracer = result.tracer
         graph = None
         if tracer.graph.operations:
@@ -327,6 +330,8 @@ class Place:
         self._guard_sizes(tracer)
         function, text = residual.finish(graph)
         events.emit("bytecode", title=f"the residual program of {self.name}", code=function.__code__)
+        if self.region.options.guard_filter is not None:
+            drop_unwanted(tracer.tree, self.region.options.guard_filter, called, values)
         program = compile_guards(tracer.tree, residual.builder.fetches)
         stages["guards"] = time.perf_counter() - start
         entry = core.Entry(program, function)

@@ -137,6 +137,13 @@ def mark_static(t: Any, index: Dimensions | None = None) -> Any:
     return None
 
 
+def mark_static_address(t: torch.Tensor, guard: bool = False) -> None:
+    """The tensor stays where it is in memory: a hint for compilers that keep addresses, which stator's own does not."""
+    if not isinstance(t, torch.Tensor):
+        raise TypeError(f"mark_static_address expects a tensor, not a {type(t).__name__}")
+    t._dynamo_static_input_type = "guarded" if guard else "unguarded"  # type: ignore[attr-defined]
+
+
 def mark_unbacked(
     t: torch.Tensor,
     index: Dimensions,

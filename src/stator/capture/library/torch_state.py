@@ -122,4 +122,5 @@ LATE_FUNCTIONS: dict[tuple[Any, Any], Any] = {
     ("stator.api.controls", "skip_frame"): _skip_frame,
     ("stator.api.controls", "is_compiling"): _constant(True),
     ("stator.api.controls", "is_dynamo_compiling"): _constant(True),
+    ("stator.api.controls", "is_exporting"): _constant(False),
 }
