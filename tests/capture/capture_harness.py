@@ -167,6 +167,10 @@ class Describer:
         return tuple(found)
 
     def tensor(self, value: torch.Tensor) -> tuple[Any, ...]:
+        with torch._C.DisableTorchFunction():
+            return self.plain_tensor(value)
+
+    def plain_tensor(self, value: torch.Tensor) -> tuple[Any, ...]:
         facts = (str(value.dtype), tuple(value.shape), value.stride(), value.storage_offset(), value.requires_grad)
         plain = value.detach()
         pointer = plain.untyped_storage().data_ptr()

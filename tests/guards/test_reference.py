@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 import torch
+from torch.utils._device import DeviceContext
 
 from stator.guards import all_misses, compile_guards, evaluate, explain_miss
 from stator.guards.reference import tensor_facts
@@ -94,7 +95,7 @@ def test_every_row_is_tried():
     """The two tables of values/source.py and this file go together."""
     tried = {row[0] for row in ROWS} | {"SAME", "DIFFERENT", "MODES", "SIZES"}
     assert tried == set(GUARD_KINDS)
-    assert {row[0] for row in STEP_ROWS} == STEPS
+    assert {row[0] for row in STEP_ROWS} | {"FUNCTION_MODE"} == STEPS
 
 
 def ordered(*keys):
@@ -259,6 +260,23 @@ def test_step(step, key, make):
     nowhere = 3 if step == "TYPE" else object()
     assert both(tree, [node], None, (nowhere,)) == (step == "TYPE")
     assert not both(tree, [node], None, ())
+
+
+def test_function_mode_step():
+    tree = SourceTree(())
+    node = tree.state().child("FUNCTION_MODE", 1)
+    node.guard("TYPE_IS", DeviceContext)
+    program = compile_guards(tree, [node])
+    inner = DeviceContext("cpu")
+    assert program.check(None, ()) is None
+    with DeviceContext("meta"):
+        assert not both(tree, [node], None, ())
+        torch._C._push_on_torch_function_stack(inner)
+        try:
+            assert program.check(None, ()) == (inner,)
+            assert both(tree, [node], None, ())
+        finally:
+            torch._C._pop_torch_function_stack()
 
 
 def test_step_beyond_the_end():

@@ -425,7 +425,11 @@ class Attributes(TracerState):
                     return self._bound_to_class(attribute, owner)
                 if holder is property:
                     return self.call(attribute.fget, [instance], {})
+                if type(instance) is AbstractTensor and holder is types.GetSetDescriptorType:
+                    return self.tensor_attr(instance, name)
                 if holder in (types.WrapperDescriptorType, types.MethodDescriptorType):
+                    if type(instance) is AbstractTensor:
+                        return types.MethodType(attribute, instance)
                     return attribute.__get__(instance, owner)
                 getter = lookup_special(holder, "__get__")
                 if isinstance(getter, types.FunctionType):

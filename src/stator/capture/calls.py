@@ -392,8 +392,6 @@ class Calls(TracerState):
 
     def instantiate(self, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """`type.__call__`."""
-        if issubclass(cls, torch.Tensor):
-            raise Break("tensor_creation", cls.__name__)
         make = lookup_special(cls, "__new__")
         caller = self.frames[-1]
         resumable = caller.resumable
@@ -405,22 +403,34 @@ class Calls(TracerState):
             value = self.native(object.__new__, cls)
         elif isinstance(make, types.FunctionType):
             value = self.call(make, [cls, *args], kwargs)
+        elif issubclass(cls, torch.Tensor):
+            value = self._new_tensor(cls, make, args, kwargs)
         else:
             value = self._new_of_c_base(cls, make, args, kwargs)
-        if not isinstance(value, cls) or type(value) is AbstractTensor:
+        if not isinstance(value, cls):
             return value
-        initialise = lookup_special(type(value), "__init__")
+        kind = value.kind if type(value) is AbstractTensor else type(value)
+        initialise = lookup_special(kind, "__init__")
         if isinstance(initialise, types.FunctionType):
-            self._guard_lookup(type(value), "__init__", initialise)
+            self._guard_lookup(kind, "__init__", initialise)
             caller.resumable, caller.substitute = resumable, value
             result = self.call(initialise, [value, *args], kwargs)
             caller.substitute = NULL
             if result is not None:
                 text = f"__init__() should return None, not '{type(result).__name__}'"
                 raise UserException(TypeError(text))
-        elif initialise is not object.__init__:
+        elif initialise is not object.__init__ and kind is type(value):
             call_c_method(self, initialise, [value, *args], kwargs)  # type: ignore[arg-type]  # parts are joined in Tracer
         return value
+
+    def _new_tensor(self, cls: type, make: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """A class derived from `Tensor` called with a tensor: another object for the same tensor."""
+        plain = (
+            len(args) == 1 and not kwargs and type(args[0]) is AbstractTensor and make is torch._C.TensorBase.__new__
+        )
+        if not plain or cls is torch.Tensor or args[0].dtype is not torch.get_default_dtype():
+            raise Break("tensor_creation", cls.__name__)
+        return self.as_kind(args[0], cls)
 
     def make_class(self, make: Any, metaclass: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """`type.__new__`: it calls `__init_subclass__` and `__set_name__` in C, so they may not be the program's."""

@@ -95,7 +95,7 @@ class Generaliser:
     def tensor(self, abstract: AbstractTensor) -> None:
         """Make the varying sizes of an input symbolic."""
         source, real = abstract.source, abstract.real
-        if source is None or real is None or real.layout is not torch.strided or not real.dim():
+        if source is None or real is None or abstract.layout is not torch.strided or not real.dim():
             return
         marked, weak, static = (
             getattr(real, name, ()) for name in

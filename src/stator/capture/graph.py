@@ -202,9 +202,14 @@ class GraphBuilder:
         if source is None or tensor.real is None or id(tensor) in self._guarded:
             return
         self._guarded.add(id(tensor))
-        source.guard("TENSOR", expectation_of(tensor), self.location())
+        if tensor.layout is torch.jagged:
+            source.guard("TYPE_IS", tensor.kind, self.location())
+            return
+        with torch._C.DisableTorchFunctionSubclass():
+            source.guard("TENSOR", expectation_of(tensor), self.location())
+            strides = tensor.real.stride() if tensor.real.layout is torch.strided else ()
         if self.sizes is not None:
-            for dim, (stride, real) in enumerate(zip(tensor.strides, tensor.real.stride(), strict=True)):
+            for dim, (stride, real) in enumerate(zip(tensor.strides, strides, strict=True)):
                 if type(stride) in SYMBOLIC and type(real) is int:
                     held = self.sizes.symbol(source.child("STRIDE", dim), real, duck=False)
                     self.sizes.assume(self.sizes.algebra.eq(self.sizes.expr_of(held), self.sizes.expr_of(stride)))

@@ -142,6 +142,9 @@ class Operators(TracerState):
         return self._binary_protocol(plain, symbol[:-1], forward, reflected, left, right)
 
     def _tensor_binary(self, function: Any, forward: str, reflected: str, left: Any, right: Any) -> Any:
+        result = self._of_subclasses(forward, reflected, left, right)
+        if result is not NotImplemented:
+            return result
         for target, other, name in ((left, right, forward), (right, left, reflected)):
             if self.is_python_method(target, name) and "__torch_function__" not in dir(type(target)):
                 if target is left:
@@ -157,6 +160,30 @@ class Operators(TracerState):
             self.world.read_deep(left)
             self.world.read_deep(right)
         return self.operate(function, (left, right), {})
+
+    def _of_subclasses(self, forward: str, reflected: str, left: Any, right: Any) -> Any:
+        """What special methods that the program gave to its tensor classes make of an operation."""
+        attempts = [(left, right, forward), (right, left, reflected)]
+        if type(right) is AbstractTensor and isinstance(left, torch.Tensor) and right.kind is not type(left):
+            attempts.reverse()
+        for target, operand, name in attempts:
+            method = self.special_of_subclass(target, name)
+            if method is not None:
+                result = self.call(method, [operand], {})
+                if result is not NotImplemented:
+                    return result
+        return NotImplemented
+
+    def special_of_subclass(self, value: Any, name: str) -> Any:
+        """A special method that a tensor's class got from the program, bound."""
+        if type(value) is not AbstractTensor or value.kind in (torch.Tensor, torch.nn.Parameter):
+            return None
+        method = lookup_special(value.kind, name)
+        if type(method) is not types.FunctionType or method.__module__.partition(".")[0] == "torch":
+            return None
+        self.graph.guard_tensor(value)
+        self._guard_lookup(value.kind, name, method)
+        return types.MethodType(method, value)
 
     def is_python_method(self, value: Any, name: str) -> bool:
         """Whether the special method is the program's code (or not known to be harmless C)."""
@@ -386,7 +413,8 @@ class Operators(TracerState):
     def unary(self, symbol: str, value: Any) -> Any:
         function, name = UNARY[symbol]
         if type(value) is AbstractTensor:
-            return self.operate(function, (value,), {})
+            method = self.special_of_subclass(value, name)
+            return self.operate(function, (value,), {}) if method is None else self.call(method, [], {})
         if self.is_python_method(value, name):
             self.world.guard_type(value)
             return self.call(self.special(value, name), [], {})
@@ -418,6 +446,9 @@ class Operators(TracerState):
     def get_item(self, container: Any, key: Any) -> Any:
         if type(container) is AbstractTensor:
             self.world.read_deep(key)
+            method = self.special_of_subclass(container, "__getitem__")
+            if method is not None:
+                return self.call(method, [key], {})
             return self.operate(operator.getitem, (container, key), {})
         if is_type_form(container) and is_constant(key):
             return self.native(operator.getitem, container, key)
@@ -498,7 +529,11 @@ class Operators(TracerState):
     def set_item(self, container: Any, key: Any, value: Any) -> None:
         if type(container) is AbstractTensor:
             self.world.read_deep(key)
-            self.operate(operator.setitem, (container, key, value), {})
+            method = self.special_of_subclass(container, "__setitem__")
+            if method is not None:
+                self.call(method, [key, value], {})
+            else:
+                self.operate(operator.setitem, (container, key, value), {})
             return
         if self.is_python_method(container, "__setitem__"):
             self.world.guard_type(container)

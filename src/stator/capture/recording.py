@@ -16,7 +16,7 @@ import torch
 from stator.capture.control import Break, UserException
 from stator.capture.instance_dicts import InstanceDict
 from stator.capture.operators import lookup_special
-from stator.capture.state import TracerState
+from stator.capture.overrides import UNHANDLED, Overrides, has_dispatch
 from stator.tensors import engine, twins
 from stator.tensors.abstract import AbstractTensor
 from stator.values.constants import guard_kind, is_constant
@@ -45,7 +45,7 @@ def holds_tensor(value: Any) -> bool:
     return any(type(leaf) is AbstractTensor for leaf in engine.leaves_of(value))
 
 
-class Recording(TracerState):
+class Recording(Overrides):
     """The recording part of the tracer."""
 
     # Operations
@@ -55,10 +55,23 @@ class Recording(TracerState):
             if isinstance(argument, (list, tuple, dict)):
                 self.world.read_deep(argument)
         leaves = engine.leaves_of((args, kwargs))
+        if self.function_modes or any(map(self.has_torch_function, leaves)):
+            result = self.override(function, args, kwargs, leaves)
+            if result is not UNHANDLED:
+                return result
+        return self._record(function, args, kwargs, leaves)
+
+    def record(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operation that the interpreter adds of itself: nobody overrides it."""
+        return self._record(function, args, kwargs, engine.leaves_of((args, kwargs)))
+
+    def _record(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> Any:
         inputs = [leaf for leaf in leaves if type(leaf) is AbstractTensor]
         for tensor in inputs:
-            if self.has_torch_function(tensor):
+            if tensor.kind is not torch.Tensor and has_dispatch(tensor.kind):
                 raise Break("tensor_subclass", tensor.kind.__name__)
+            if tensor.layout is not torch.strided:
+                raise Break("operator_without_shape_rule", f"a tensor of layout {tensor.layout}")
         if self.numbers:
             args, kwargs = self._settle_numbers(function, args, kwargs, inputs)
         result = self._compute(function, args, kwargs)
@@ -131,23 +144,15 @@ class Recording(TracerState):
             for key, part in value.items():
                 self._attach_parts(node, part, (*path, key), inputs)
 
-    def has_torch_function(self, value: Any) -> bool:
-        """Whether an operand takes torch functions over (plain tensors and parameters do not)."""
-        if type(value) is AbstractTensor:
-            kind = value.kind
-            if kind is torch.Tensor or kind is torch.nn.Parameter or kind is torch.nn.Buffer:
-                return False
-            method = lookup_special(kind, "__torch_function__")
-            plain = torch._C._disabled_torch_function_impl
-            if isinstance(method, classmethod):
-                method = method.__func__
-            base = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
-            return method is not base and method is not plain
-        return hasattr(type(value), "__torch_function__") and not isinstance(value, torch.Tensor)
-
     # Attributes
 
     def tensor_attr(self, tensor: AbstractTensor, name: str) -> Any:
+        if self.function_modes or tensor.kind is not torch.Tensor:
+            result = self.override_attribute(tensor, name, "__get__")
+            if result is not UNHANDLED:
+                return result
+        if tensor.layout is torch.jagged:
+            raise Break("tensor_attribute", f"{name} of a nested tensor")
         fact = FACTS.get(name)
         if fact is not None:
             self.graph.guard_tensor(tensor)
@@ -170,6 +175,7 @@ class Recording(TracerState):
             text = f"'{tensor.kind.__name__}' object has no attribute '{name}'"
             raise UserException(AttributeError(text))
         holder = type(attribute)
+        self._guard_lookup(tensor.kind, name, attribute)
         if holder is types.FunctionType or holder in (types.MethodDescriptorType, types.WrapperDescriptorType):
             return types.MethodType(attribute, tensor)
         if holder is property and attribute.fget is not None and attribute.fget.__module__ not in ("torch._tensor",):
@@ -219,7 +225,8 @@ class Recording(TracerState):
             raise Break("tensor_attribute", "grad of a tensor that is not a leaf")
         self.graph.guard_tensor(tensor)
         source = tensor.source.child("GRAD")
-        value = tensor.real.grad
+        with torch._C.DisableTorchFunctionSubclass():
+            value = tensor.real.grad
         if value is None:
             source.guard("IS", None, self.location())
             return None
@@ -241,6 +248,8 @@ class Recording(TracerState):
         return value
 
     def store_tensor_attr(self, tensor: AbstractTensor, name: str, value: Any) -> None:
+        if self.override_attribute(tensor, name, "__set__", value) is not UNHANDLED:
+            return
         attribute = lookup_special(tensor.kind, name)
         if name == "requires_grad":
             self.operate(torch.Tensor.requires_grad_, (tensor, value), {})

@@ -62,6 +62,9 @@ class TracerState:
         self.proxied: dict[int, Any] = {}  # id of a callable made for C code -> the program's own
         self.code_of_root: types.CodeType | None = None
         self.finished = False
+        # The torch function modes of the program, the innermost last, and those it came with.
+        self.function_modes: list[Any] = []
+        self.outer_modes: tuple[Any, ...] = ()
         self.generaliser: Generaliser | None = None
 
     # Where we are
@@ -225,6 +228,15 @@ class TracerState:
         raise NotImplementedError
 
     def type_of(self, value: Any) -> type:
+        raise NotImplementedError
+
+    def _guard_lookup(self, kind: type, name: str, value: Any) -> None:
+        raise NotImplementedError
+
+    def as_kind(self, tensor: Any, cls: type) -> Any:
+        raise NotImplementedError
+
+    def _interpret(self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
         raise NotImplementedError
 
     def operate(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

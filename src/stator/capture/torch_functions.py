@@ -94,7 +94,7 @@ def _decide(function: Any) -> Role:
         )
     if kind is types.FunctionType:
         module = function.__module__
-        if module not in PYTHON_MODULES or function.__name__ in INTERPRETED:
+        if module not in PYTHON_MODULES or function.__name__ in INTERPRETED or "<locals>" in function.__qualname__:
             return Role.OTHER
         return Role.OTHER if f"{module}:{function.__qualname__}" in NOT_OPERATIONS else Role.OPERATION
     if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):

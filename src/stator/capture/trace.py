@@ -129,6 +129,7 @@ def trace_function(
     function: types.FunctionType,
     values: tuple[Any, ...],
     modes: ModesExpectation,
+    function_modes: tuple[Any, ...],
     prepare: Callable[[Tracer], None] | None = None,
     known: Mapping[int, Break] = MappingProxyType({}),
 ) -> Trace:
@@ -140,22 +141,25 @@ def trace_function(
         tracer.tree.state().guard("MODES", modes)
         return tracer
 
-    return trace(start, lambda tracer: [function_frame(tracer, function, values)], prepare, known)
+    return trace(start, lambda tracer: [function_frame(tracer, function, values)], function_modes, prepare, known)
 
 
 def trace(
     start: Callable[[], Tracer],
     make_frames: Callable[[Tracer], list[Frame]],
+    modes: tuple[Any, ...],
     prepare: Callable[[Tracer], None] | None = None,
     known: Mapping[int, Break] = MappingProxyType({}),
 ) -> Trace:
     """Run prepared frames (outermost first) to their end, again as often as the trace learns where it must break.
 
-    `known`: steps where an earlier trace of the same call found that it must.
+    `modes`: the torch function modes of the program, which are set aside. `known`: steps where an earlier trace of the
+    same call found that it must.
     """
     break_at: dict[int, Break] = dict(known)
     while True:
         tracer = start()
+        tracer.enter_modes(modes)
         tracer.break_at = break_at
         if prepare is not None:
             prepare(tracer)

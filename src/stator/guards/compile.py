@@ -262,7 +262,7 @@ class _Compiler:
                 self._emit_root(group, node)
             return
         stable = node in self.stable
-        source = self.registers[parent]
+        source = self.registers.get(parent, -1)  # none for global state
         flags = HELD if parent in self.held else 0
         step, key = node.step, node.key
         if node in self.integers:
@@ -272,7 +272,7 @@ class _Compiler:
             )  # fmt: skip
             return
         destination = self.registers[node]
-        if step in INTEGER_STEPS:
+        if step in INTEGER_STEPS or step == "FUNCTION_MODE":
             self._emit(group, False, "FOLLOW", destination=destination, source=source, value=(step, key))
         elif step == "GRAD":
             self._emit(group, False, "GETTER", destination=destination, source=source, value=GRAD_GETTER)

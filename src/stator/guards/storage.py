@@ -201,6 +201,12 @@ def _stride(tensor: torch.Tensor, dimension: int) -> int:
     return _integer(tensor.stride(dimension))
 
 
+def _function_mode(_: Any, index: int) -> Any:
+    if index >= torch._C._len_torch_function_stack():
+        raise Unreachable(f"no torch function mode {index}")
+    return torch._C._get_function_stack_at(index)
+
+
 # step -> how it is followed.
 FOLLOW: dict[str, Callable[[Any, Any], Any]] = {
     "ATTR": _follow_attr,
@@ -217,6 +223,7 @@ FOLLOW: dict[str, Callable[[Any, Any], Any]] = {
     "STRIDE": _tensor_step(_stride),
     "OFFSET": _tensor_step(lambda tensor, _: _integer(tensor.storage_offset())),
     "GRAD": _tensor_step(lambda tensor, _: _GRAD_GETTER.__get__(tensor)),
+    "FUNCTION_MODE": _function_mode,
 }
 
 

@@ -302,18 +302,6 @@ def example():
         _example("return x + torch.nn.Parameter(x)"),
     ),
     Reason(
-        "tensor_subclass",
-        "A tensor subclass takes torch functions over: {detail}.",
-        "Its `__torch_function__` decides what an operation does.",
-        "Unwrap the tensor before the compiled function",
-        _example(
-            "return x + 1",
-            call="torch.ones(3).as_subclass(S)",
-            before="class S(torch.Tensor):\n    @classmethod\n    def __torch_function__(cls, f, t, a=(), k=None):\n"
-            "        return super().__torch_function__(f, t, a, k or {})",
-        ),
-    ),
-    Reason(
         "tensor_without_origin",
         "A tensor is used that no operation of this graph gave: {detail}.",
         "It was left over by another trace.",
@@ -363,6 +351,36 @@ def example():
 
     with stator.config.patch(suppress_errors=True):
         stator.compile(lambda x: x + 1, backend=broken)(torch.ones(3))
+""",
+    ),
+    Reason(
+        "tensor_subclass",
+        "An operation on a tensor subclass with a dispatch of its own: {detail}.",
+        "Its `__torch_dispatch__` decides below autograd what an operation does, on tensors of its own.",
+        "Pass the plain tensors the subclass is made of",
+        _example(
+            "return x + 1",
+            call="S(torch.ones(3))",
+            before="class S(torch.Tensor):\n    @staticmethod\n    def __new__(cls, held):\n"
+            "        return torch.Tensor._make_wrapper_subclass(cls, held.shape)\n"
+            "    def __init__(self, held):\n        self.held = held\n    @classmethod\n"
+            "    def __torch_dispatch__(cls, f, t, a=(), k=None):\n"
+            "        return f(*[x.held if type(x) is S else x for x in a], **(k or {}))",
+        ),
+    ),
+    Reason(
+        "dispatch_mode",
+        "A torch dispatch mode is active, so the original code runs: {detail}.",
+        "The mode is to see each operation (to count, to log, to replace it), and compiled code has none of them.",
+        "Nothing, or leave the mode before calling compiled code",
+        """
+def example():
+    import torch, stator
+    from torch.utils.flop_counter import FlopCounterMode
+
+    compiled = stator.compile(lambda x: x @ x, backend="eager")
+    with FlopCounterMode(display=False):
+        compiled(torch.ones(3, 3))
 """,
     ),
     Reason(

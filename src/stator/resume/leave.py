@@ -85,8 +85,9 @@ def residual_of(
         builder.callees_compiled = callees_compiled
     if trace.ending is Ending.RETURNED:
         value = builder.expression(trace.value)
+        restored = _restored_modes(trace, builder)
         builder.effects()
-        ending = _restored_modes(trace, builder) + [f"return {value}"]
+        ending = [*restored, f"return {value}"]
     else:
         ending = _left(trace, builder, make_continuation)
     inputs = [builder.fetch(source) for source, _ in tracer.graph.inputs]
@@ -95,9 +96,10 @@ def residual_of(
 
 def _restored_modes(trace: Trace, builder: ResidualBuilder) -> list[str]:
     """Modes the program set are set when the graph has run, whether or not the backend did so."""
-    if trace.modes_after == trace.modes_before:
-        return []
-    return [f"{builder.constant(trace.modes_after)}.install()"]
+    lines = builder.restored_modes()
+    if trace.modes_after != trace.modes_before:
+        lines.append(f"{builder.constant(trace.modes_after)}.install()")
+    return lines
 
 
 def operand_count(instruction: Instruction) -> int:
@@ -124,9 +126,10 @@ def _left(trace: Trace, builder: ResidualBuilder, make_continuation: MakeContinu
         standing = _copied(inner, inner.stack, inner.current)
         layout, values = capture_layout([*frames, standing], tracer.handled)
         names = builder.sequence(values)
+        restored = _restored_modes(trace, builder)
         builder.effects()
         call = f"make.run_on({builder.constant(layout)}, {builder.constant(contexts)}, ({names}))"
-        return _restored_modes(trace, builder) + [f"return {call}"]
+        return [*restored, f"return {call}"]
     bare = _copied(inner, inner.stack[: len(inner.stack) - operation.operands], inner.pc)
     layout, values = capture_layout([*frames, bare], tracer.handled)
     before = builder.sequence(values)
@@ -134,6 +137,7 @@ def _left(trace: Trace, builder: ResidualBuilder, make_continuation: MakeContinu
         (condition, _go_on(builder, frames, inner, operation, result, pc, tracer.handled, contexts, make_continuation))
         for condition, result, pc in _outcomes(builder, inner, operation)
     ]
+    lines = _restored_modes(trace, builder)
     builder.effects()
     if tracer.handled is None and any(frame.decoded.handler_of[frame.current] for frame in (*frames, inner)):
         arriving = dataclasses.replace(layout, raised=True, error_on_break=tracer.error_on_break)
@@ -143,7 +147,6 @@ def _left(trace: Trace, builder: ResidualBuilder, make_continuation: MakeContinu
     else:
         recover = f"return make.recover({builder.constant(layout)}, {builder.constant(contexts)}, ({before}), caught)"
     quoted = f"  # {inner.code.co_filename}:{inner.line()}"
-    lines = _restored_modes(trace, builder)
     stop: list[str] = []
     if events.wanted("break_run") and trace.broke is not None:
         timer = builder.constant(BreakTimer(trace.broke.reason, tracer.location(), events.current_compile_id()))

@@ -25,6 +25,7 @@ import torch
 from stator.capture.control import Break
 from stator.capture.frame import NULL, UNBOUND, ExceptionSlot, Frame, LastIndex, Pending
 from stator.capture.library.effects import Replay
+from stator.capture.library.torch_overrides import Switch
 from stator.capture.symbolic import SYMBOLIC, fold
 from stator.capture.tracer import Tracer
 from stator.resume.support import Support
@@ -60,6 +61,7 @@ class ResidualBuilder:
         self.building: set[int] = set()
         self.outputs: list[torch.fx.Node] = []
         self.output_names: dict[torch.fx.Node, str] = {}
+        self.wrapped: list[str] = []  # what makes results of the graph tensors of a subclass
         self.kept: list[Any] = []
         self._count = 0
         # How the broken call's callee is called, where it runs uncompiled but what it calls does not.
@@ -157,10 +159,20 @@ class ResidualBuilder:
         if tensor.source is not None:
             return self.fetch(tensor.source)
         node = self.tracer.graph.node_of(tensor)
-        name = self.output_names.get(node)
-        if name is None:
-            name = self.output_names[node] = f"g{len(self.outputs)}"
+        plain = self.output_names.get(node)
+        if plain is None:
+            plain = self.output_names[node] = f"g{len(self.outputs)}"
             self.outputs.append(node)
+        # An input of the graph is given back as another object than it came: its class may be another one.
+        as_it_is = tensor.kind is torch.Tensor and node.op != "placeholder"
+        name = plain if as_it_is else self.names.get(id(tensor))
+        if name is None:
+            name = f"s{len(self.wrapped)}"
+            kind = self.constant(tensor.kind)
+            self.wrapped.append(f"{name} = {self.constant(torch.Tensor.as_subclass)}({plain}, {kind})")
+        if id(tensor) not in self.names:
+            self.names[id(tensor)] = name
+            self.kept.append(tensor)
             if tensor.attributes:
                 for attribute, value in tensor.attributes.items():
                     self.lines.append(f"setattr({name}, {self.constant(attribute)}, {self.expression(value)})")
@@ -439,6 +451,27 @@ class ResidualBuilder:
 
     # Assembly
 
+    def _without_overrides(self, lines: list[str]) -> list[str]:
+        """What overrides do is in the graph already."""
+        tracer = self.tracer
+        overridden = any(
+            tracer.has_torch_function(value) for _, value in tracer.graph.inputs if type(value) is AbstractTensor
+        )
+        if not overridden and not tracer.outer_modes:
+            return lines
+        switch = f"with {self.constant(torch._C.DisableTorchFunction)}():"
+        return [switch, *(f"    {line}" for line in lines)]
+
+    def restored_modes(self) -> list[str]:
+        """The thread's torch function modes made what the trace left."""
+        before, after = self.tracer.outer_modes, self.tracer.function_modes
+        same = 0
+        while same < min(len(before), len(after)) and before[same] is after[same]:
+            same += 1
+        pop, push = torch._C._pop_torch_function_stack, torch._C._push_on_torch_function_stack
+        lines = [f"{self.constant(pop)}()"] * (len(before) - same)
+        return lines + [f"{self.constant(push)}({self.expression(mode)})" for mode in after[same:]]
+
     def assemble(self, graph: Any, inputs: list[str], ending: list[str]) -> tuple[types.FunctionType, str]:
         """The residual function and its text."""
         arguments = [f"a{index}" for index in range(self.local_count)] + [
@@ -447,11 +480,10 @@ class ResidualBuilder:
         body: list[str] = []
         if graph is not None:
             call = f"graph({', '.join(inputs)})"
-            if len(self.outputs) == 0:
-                body.append(call)
-            else:
+            if len(self.outputs) > 0:
                 outputs = ", ".join(f"g{index}" for index in range(len(self.outputs)))
-                body.append(f"{outputs}, = {call}")
+                call = f"{outputs}, = {call}"
+            body += self._without_overrides([call, *self.wrapped])
         body += self.lines
         body += ending
         text = f"def residual({', '.join(arguments)}):\n" + "".join(f"    {line}\n" for line in body)
@@ -559,6 +591,10 @@ def _rebuild_null(builder: ResidualBuilder, value: Any) -> str:
     return builder.constant(value)
 
 
+def _rebuild_switch(builder: ResidualBuilder, value: Switch) -> str:
+    raise Break("cannot_rebuild", "a switch of torch's overrides that is on", builder.tracer.born.get(id(value)))
+
+
 def _rebuild_exception_slot(builder: ResidualBuilder, value: ExceptionSlot) -> str:
     return builder._named(value, f"{builder.constant(ExceptionSlot)}({builder.expression(value.previous)})")
 
@@ -584,4 +620,5 @@ REBUILDERS: dict[type, Any] = {
     bytearray: _rebuild_bytearray,
     type(NULL): _rebuild_null,
     ExceptionSlot: _rebuild_exception_slot,
+    Switch: _rebuild_switch,
 }

@@ -14,6 +14,8 @@ threads go on with published entries, and look again before they compile themsel
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import itertools
 import linecache
@@ -21,9 +23,9 @@ import threading
 import time
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -33,6 +35,7 @@ from stator.capture.ahead import Depth
 from stator.capture.control import Break
 from stator.capture.frame import Frame
 from stator.capture.generalising import History
+from stator.capture.overrides import modes_set_aside
 from stator.capture.trace import Ending, Trace, trace, trace_function
 from stator.capture.tracer import Tracer
 from stator.exc import (
@@ -53,11 +56,29 @@ from stator.resume.state import prepare_chain
 from stator.runtime import stance
 from stator.runtime.uncompiled import CalleesCompiled
 from stator.sizes.lowering import lower_guards
-from stator.values.source import SourceTree
+from stator.values.source import ModesExpectation, SourceTree
 
 _region_numbers = itertools.count()
 # Traces that end so give no program: the original code runs, for this reason.
 EAGER_ENDINGS = {Ending.SKIPPED: "skip_frame", Ending.RAISED: "program_raises"}
+
+
+class Surroundings(NamedTuple):
+    """What a program comes with beside its arguments."""
+
+    modes: ModesExpectation
+    functions: tuple[Any, ...]  # torch function modes
+
+
+@contextlib.contextmanager
+def surroundings() -> Iterator[Surroundings]:
+    """The program's modes; those that would see torch functions are off meanwhile.
+
+    What the default device is follows from the modes, which are guarded one by one.
+    """
+    with modes_set_aside() as functions:
+        modes = dataclasses.replace(read_modes(), default_device=None, torch_function_modes=len(functions))
+        yield Surroundings(modes, functions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +124,9 @@ class Place:
 
     def on_miss(self, dispatcher: Any, function: Any, values: tuple[Any, ...]) -> Any:
         """No entry matches: compile one if that is allowed, and run the call."""
+        if torch._C._len_torch_dispatch_stack():
+            events.emit("fallback", reason="dispatch_mode", detail=self.name)
+            return self.run_eagerly(function, values)
         allowed = stance.decide(bool(self.records) or self.looked)
         if allowed is stance.Answer.LOOK:
             self._look(function, values)
@@ -138,7 +162,8 @@ class Place:
         """Learn the sizes and numbers of a call that is not compiled, for the next one."""
         self.looked = True
         try:
-            self.trace(function, values, {})
+            with surroundings() as around:
+                self.trace(function, values, {}, around)
         except StatorError:
             pass  # it is reported when it is compiled
 
@@ -234,12 +259,16 @@ class Place:
             return None
 
     def _compile(self, function: Any, values: tuple[Any, ...]) -> Any:
+        with surroundings() as around:
+            return self._compile_in(around, function, values)
+
+    def _compile_in(self, around: Surroundings, function: Any, values: tuple[Any, ...]) -> Any:
         number = len(self.records)
         start = time.perf_counter()
         self._report_start("recompile" if number else "continuation" if self.parent else "first_call")
         known: dict[int, Break] = {}
         while True:
-            result = self.trace(function, values, known)
+            result = self.trace(function, values, known, around)
             if result.ending in EAGER_ENDINGS:
                 stages = {"capture": time.perf_counter() - start}
                 self._report_end(start, stages, result)
@@ -324,7 +353,8 @@ class Place:
         graph = None
         if tracer.graph.operations:
             start = time.perf_counter()
-            graph = self._call_backend(tracer, residual.outputs)
+            with torch._C.DisableTorchFunctionSubclass():  # what subclasses override is in the graph
+                graph = self._call_backend(tracer, residual.outputs)
             stages["backend"] = time.perf_counter() - start
         start = time.perf_counter()
         self._guard_sizes(tracer)
@@ -394,7 +424,7 @@ class Place:
 
     # Provided by the kinds of place
 
-    def trace(self, function: Any, values: tuple[Any, ...], known: dict[int, Break]) -> Trace:
+    def trace(self, function: Any, values: tuple[Any, ...], known: dict[int, Break], around: Surroundings) -> Trace:
         raise NotImplementedError
 
     def run_eagerly(self, function: Any, values: tuple[Any, ...]) -> Any:
@@ -437,8 +467,8 @@ class FunctionPlace(Place):
         super().__init__(region, code.co_qualname, region.number)
         self.code = code
 
-    def trace(self, function: Any, values: tuple[Any, ...], known: dict[int, Break]) -> Trace:
-        return trace_function(function, values, read_modes(), self.prepare, known)
+    def trace(self, function: Any, values: tuple[Any, ...], known: dict[int, Break], around: Surroundings) -> Trace:
+        return trace_function(function, values, around.modes, around.functions, self.prepare, known)
 
     def run_eagerly(self, function: Any, values: tuple[Any, ...]) -> Any:
         if stance.current() == "default":
@@ -465,18 +495,16 @@ class ContinuationPlace(Place):
         self.depths: dict[int, Depth] = {}
         self.callable = core.Continuation(self.table, self.on_miss, layout.names())
 
-    def trace(self, function: Any, values: tuple[Any, ...], known: dict[int, Break]) -> Trace:
-        modes = read_modes()
-
+    def trace(self, function: Any, values: tuple[Any, ...], known: dict[int, Break], around: Surroundings) -> Trace:
         def start() -> Tracer:
             tree = SourceTree(self.layout.names())
-            tree.state().guard("MODES", modes)
+            tree.state().guard("MODES", around.modes)
             return Tracer(tree)
 
         def make_frames(tracer: Tracer) -> list[Frame]:
             return frames_to_trace(self.layout, self.contexts, values, tracer, tracer.tree)
 
-        return trace(start, make_frames, self.prepare, known)
+        return trace(start, make_frames, around.functions, self.prepare, known)
 
     def run_eagerly(self, function: Any, values: tuple[Any, ...]) -> Any:
         if self.layout.raised:

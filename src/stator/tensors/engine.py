@@ -67,6 +67,11 @@ def compute(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 
 def from_real(tensor: torch.Tensor) -> AbstractTensor:
     """The abstract tensor of an input."""
+    if tensor.is_nested:  # it has no sizes to speak of
+        nothing, kind = torch.Size(()), type(tensor)
+        abstract = AbstractTensor(nothing, (), tensor.dtype, tensor.device, tensor.requires_grad, kind=kind)
+        abstract.layout, abstract.real = torch.jagged, tensor
+        return abstract
     strided = tensor.layout is torch.strided
     abstract = AbstractTensor(
         tensor.shape,

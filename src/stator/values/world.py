@@ -142,11 +142,12 @@ class World:
         if isinstance(value, torch.Tensor):
             self.sources[identity] = source
             self.kept.append(value)
-            tensor = self.tensors[identity] = from_real(value)
-            tensor.source = source
-            self.sources[id(tensor)] = source
-            if self.generalise_tensor is not None:
-                self.generalise_tensor(tensor)
+            with torch._C.DisableTorchFunctionSubclass():  # a subclass may override the reading of its fields
+                tensor = self.tensors[identity] = from_real(value)
+                tensor.source = source
+                self.sources[id(tensor)] = source
+                if self.generalise_tensor is not None:
+                    self.generalise_tensor(tensor)
             return tensor
         if guard_kind(value) is not None:
             return value
@@ -441,6 +442,13 @@ class World:
         Tensors that modules hold as parameters and buffers are not told apart from each other: there are many, and
         operations on one are seen through the other by any backend that keeps to the graph.
         """
+        rows = self._comparable()
+        for members in rows.values():
+            if len(members) > 1 and any(changed for _, changed in members):
+                self._tell_apart([row for row in members if row[1] or _used(row[0])])
+
+    def _comparable(self) -> dict[Any, list[tuple[Source, bool]]]:
+        """What could be one object: the source of each, and whether the trace changed it."""
         rows: dict[Any, list[tuple[Source, bool]]] = {}
         for shadow in self.shadow_of_copy.values():
             if isinstance(shadow.copy, CONTAINERS):
@@ -451,11 +459,10 @@ class World:
             rows.setdefault(type(held), []).append((self.sources[identity], changed))
         for tensor in self.tensors.values():
             if tensor.source is not None and tensor.real is not None and (tensor.node is not None or tensor.mutated):
-                kind = (torch.Tensor, tensor.dtype, tensor.real.shape)
+                with torch._C.DisableTorchFunctionSubclass():
+                    kind = (torch.Tensor, tensor.dtype, tensor.real.shape)
                 rows.setdefault(kind, []).append((tensor.source, tensor.mutated))
-        for members in rows.values():
-            if len(members) > 1 and any(changed for _, changed in members):
-                self._tell_apart([row for row in members if row[1] or _used(row[0])])
+        return rows
 
     @staticmethod
     def _tell_apart(members: list[tuple[Source, bool]]) -> None:

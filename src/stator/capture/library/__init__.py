@@ -20,6 +20,7 @@ from stator.capture.library import (
     modules,
     polyfills,
     standard,
+    torch_overrides,
     torch_state,
     training,
 )
@@ -32,13 +33,19 @@ FUNCTIONS: dict[Any, FunctionHandler] = {
     **standard.FUNCTIONS,
     **polyfills.FUNCTIONS,
     **torch_state.FUNCTIONS,
+    **torch_overrides.FUNCTIONS,
     **effects.FUNCTIONS,
     **modules.FUNCTIONS,
     **higher_order.FUNCTIONS,
     **functional.FUNCTIONS,
     **training.FUNCTIONS,
 }
-CLASSES: dict[type, ClassHandler] = {**classes.CLASSES, **standard.CLASSES, **training.CLASSES}
+CLASSES: dict[type, ClassHandler] = {
+    **classes.CLASSES,
+    **standard.CLASSES,
+    **torch_overrides.CLASSES,
+    **training.CLASSES,
+}
 # By the type of a callable object that C implements.
 INSTANCES: dict[type, Any] = {**standard.INSTANCES}
 # By the identity of a code object, for functions that are made anew by each use of a decorator.

@@ -124,6 +124,11 @@ def call_c_method(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[s
         return tracer.native(function, *args, **kwargs)
     if tracer.is_plain_iterator(target) and not tracer.world.is_outside(target):
         return tracer.native(function, *args, **kwargs)
+    if name in ("__get__", "__set__") and type(target) is types.GetSetDescriptorType and len(args) > 1:
+        if type(args[1]) is AbstractTensor and issubclass(torch.Tensor, target.__objclass__):
+            if name == "__get__":
+                return tracer.tensor_attr(args[1], target.__name__)
+            return tracer.store_tensor_attr(args[1], target.__name__, args[2])
     if name in ("__get__", "__call__") and not tracer.world.is_outside(target):
         return _descriptor_method(tracer, function, name, args, kwargs)
     if isinstance(target, type(contextlib.nullcontext)) and name in ("mro", "__subclasses__"):

@@ -38,11 +38,6 @@ def _constant(value: Any) -> Any:
     return lambda tracer, args, kwargs: value
 
 
-def _has_torch_function(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    values = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
-    return any(tracer.has_torch_function(value) for value in values)
-
-
 def _is_tensor(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> bool:
     return tracer.is_instance(args[0], torch.Tensor)
 
@@ -77,16 +72,16 @@ def _error_on_break(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> 
 READS = (
     torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.get_default_dtype, torch.is_autocast_enabled,
     torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch.are_deterministic_algorithms_enabled,
-    torch._C._is_torch_function_enabled, torch._C._get_tracing_state, torch.get_num_threads, torch.cuda.is_available,
-    torch.is_anomaly_enabled, torch.get_default_device, torch.cuda.device_count, torch.get_autocast_gpu_dtype,
+    torch._C._get_tracing_state, torch.get_num_threads, torch.cuda.is_available,
+    torch.is_anomaly_enabled, torch.cuda.device_count, torch.get_autocast_gpu_dtype,
     torch.get_autocast_cpu_dtype, torch.is_autocast_cpu_enabled, torch.is_deterministic_algorithms_warn_only_enabled,
     torch.finfo, torch.iinfo, torch.promote_types, torch.can_cast, torch.get_float32_matmul_precision,
     torch._C._cuda_getDeviceCount if hasattr(torch._C, "_cuda_getDeviceCount") else torch.cuda.device_count,
     torch.distributed.is_available, torch._C._functorch.maybe_current_level, torch._C._autograd._profiler_enabled,
     torch._C._get_deterministic_algorithms, torch._C._get_cudnn_enabled, torch._C._get_cublas_allow_tf32,
-    torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack, torch.is_warn_always_enabled,
+    torch._C._len_torch_dispatch_stack, torch.is_warn_always_enabled,
     torch._C._is_any_autocast_enabled, torch._C._is_autocast_available, torch._C._get_privateuse1_backend_name,
-    torch._C._is_torch_function_mode_enabled, torch.overrides.is_tensor_method_or_property,
+    torch.overrides.is_tensor_method_or_property,
 )  # fmt: skip
 SETS = (torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype,
         torch.set_autocast_cache_enabled, torch.autocast_increment_nesting, torch.autocast_decrement_nesting,
@@ -103,10 +98,6 @@ FUNCTIONS: dict[Any, Any] = {
     torch.compiler.is_dynamo_compiling: _constant(True),
     torch.compiler.is_exporting: _constant(False),
     torch._C._get_tracing_state: _constant(None),
-    torch.overrides.has_torch_function: _has_torch_function,
-    torch._C._has_torch_function: _has_torch_function,
-    torch._C._has_torch_function_unary: _has_torch_function,
-    torch._C._has_torch_function_variadic: _has_torch_function,
 }
 LATE_FUNCTIONS: dict[tuple[Any, Any], Any] = {
     ("torch._dynamo.mutation_guard", "GenerationTracker.tag"): _constant(None),

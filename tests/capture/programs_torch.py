@@ -1,0 +1,233 @@
+"""Subclasses and modes with `__torch_function__`, device contexts, and what torch's protocol for them offers."""
+
+import torch
+import torch.nn.functional as F
+from capture_harness import Collection, tensor
+from torch.overrides import TorchFunctionMode
+
+import stator
+
+program = Collection("torch")
+
+
+class Quiet(torch.Tensor):
+    """Takes nothing over: results are of its class all the same."""
+
+    def twice(self):
+        return self * 2
+
+
+class Told(torch.Tensor):
+    """Keeps what it was told of."""
+
+    log: list = []
+
+    @classmethod
+    def __torch_function__(cls, function, kinds, args=(), kwargs=None):
+        Told.log.append((function.__name__, len(kinds), kwargs is None))
+        return super().__torch_function__(function, kinds, args, kwargs)
+
+
+class Answer(torch.Tensor):
+    """Gives something else for additions."""
+
+    @classmethod
+    def __torch_function__(cls, function, kinds, args=(), kwargs=None):
+        if function in (torch.add, torch.Tensor.add):
+            return 42
+        return super().__torch_function__(function, kinds, args, kwargs or {})
+
+
+class Wrapped:
+    """No tensor, but has one."""
+
+    def __init__(self, held):
+        self.held = held
+
+    @classmethod
+    def __torch_function__(cls, function, kinds, args=(), kwargs=None):
+        opened = [part.held if isinstance(part, Wrapped) else part for part in args]
+        return Wrapped(function(*opened, **(kwargs or {})))
+
+
+class Named(torch.Tensor):
+    """Made with something beside its data."""
+
+    @staticmethod
+    def __new__(cls, data, factor):
+        made = torch.Tensor._make_subclass(cls, data)
+        made.factor = factor
+        return made
+
+    def scaled(self):
+        return self * self.factor
+
+
+def quiet():
+    return (torch.arange(6.0).reshape(2, 3).as_subclass(Quiet),)
+
+
+def told():
+    Told.log = []
+    return (torch.arange(6.0).reshape(2, 3).as_subclass(Told),)
+
+
+@program(quiet)
+def subclass_results(x):
+    return torch.sin(x), x + 1, 1 - x, x.sum(), x[0], x.T, x.max(0), x.split(1), x.shape, x.data
+
+
+@program(quiet)
+def subclass_methods(x):
+    return x.twice().twice(), type(x), isinstance(x, Quiet), type(x.sum()).__name__
+
+
+@program(quiet)
+def subclass_functions(x):
+    return F.softmax(F.dropout(x, 0.0), -1), F.linear(x, x), F.relu(x), torch.cat([x, x])
+
+
+class Contrary(torch.Tensor):
+    def __add__(self, other):
+        return super().__sub__(other)
+
+    def __rmul__(self, other):
+        return "reflected"
+
+    def __getitem__(self, key):
+        return super().__getitem__(-1 - key)
+
+    def __neg__(self):
+        return self
+
+
+@program(lambda: (torch.arange(3.0).as_subclass(Contrary),))
+def subclass_special_methods(x):
+    return x + 1, 2 * x, torch.ones(3) * x, x[0], -x, x - 1
+
+
+@program(quiet)
+def subclass_in_place(x):
+    y = x.add_(1)
+    y[0] = 3
+    y *= 2
+    return y, y is x
+
+
+@program(told)
+def subclass_is_told(x):
+    y = torch.sin(x) + x.shape[0]
+    return y, torch.add(x, 1, alpha=2), F.softmax(y, dim=-1), list(Told.log)
+
+
+@program(lambda: (torch.arange(3.0).as_subclass(Answer),))
+def subclass_answers(x):
+    return torch.add(x, 1), x + 1, 1 + x, x.add(2), x - 1
+
+
+@program(lambda: (Wrapped(torch.arange(3.0)),))
+def wrapped_operand(x):
+    return torch.sin(x).held, F.relu(x).held, torch.add(torch.ones(3), x).held
+
+
+@program(tensor)
+def subclass_made(x):
+    named = Named(x, 3)
+    return named.scaled(), type(named), named.factor, x.as_subclass(Quiet), Quiet(x).twice()
+
+
+@program(quiet)
+def subclass_unmade(x):
+    return x.as_subclass(torch.Tensor), x.as_subclass(torch.Tensor) + 1
+
+
+@program(quiet)
+def overrides_off(x):
+    with torch._C.DisableTorchFunctionSubclass():
+        y = x + 1
+    return y, x + 1, torch._C._is_torch_function_enabled()
+
+
+@program(quiet, reason="explicit_graph_break")
+def overrides_off_at_a_break(x):
+    with torch._C.DisableTorchFunctionSubclass():
+        y = x + 1
+        stator.graph_break()
+        z = x + y
+    return y, z, x + 1
+
+
+class Cosine(TorchFunctionMode):
+    def __torch_function__(self, function, kinds, args=(), kwargs=None):
+        return (torch.cos if function is torch.sin else function)(*args, **(kwargs or {}))
+
+
+class Log(TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.log = []
+
+    def __torch_function__(self, function, kinds, args=(), kwargs=None):
+        self.log.append(getattr(function, "__name__", "?"))
+        return function(*args, **(kwargs or {}))
+
+
+@program(tensor)
+def mode_inside(x):
+    with Cosine():
+        y = torch.sin(x)
+    return y, torch.sin(x)
+
+
+@program(tensor)
+def modes_see_operations(x):
+    log = Log()
+    with Cosine(), log:
+        y = torch.sin(x) + x.shape[0]
+        y = F.softmax(y, -1)
+        y[0] = 2
+        y += 1
+        z = torch.ones(2)
+    return y, log.log, z
+
+
+@program(tensor, reason="explicit_graph_break")
+def mode_over_a_break(x):
+    with Cosine():
+        y = torch.sin(x)
+        stator.graph_break()
+        z = torch.sin(x)
+    return y, z, torch.sin(x), torch._C._len_torch_function_stack()
+
+
+@program(quiet)
+def mode_and_subclass(x):
+    with Cosine():
+        return torch.sin(x), F.relu(x)
+
+
+@program(tensor)
+def device_context(x):
+    with torch.device("meta"):
+        y = torch.ones(3)
+        with torch.device("cpu"):
+            z = torch.ones(3) + x
+        depth = torch._C._len_torch_function_stack()
+        inner = torch.get_default_device()
+    return y.device, z, depth, inner, torch.get_default_device(), torch.zeros(2)
+
+
+@program(tensor, reason="explicit_graph_break")
+def device_context_over_a_break(x):
+    with torch.device("meta"):
+        y = torch.ones(3)
+        stator.graph_break()
+        z = torch.ones(3)
+    return y.device, z.device, torch.ones(3) + x, torch._C._len_torch_function_stack()
+
+
+@program(tensor, raises=True)
+def device_context_left_by_an_exception(x):
+    with torch.device("meta"):
+        torch.ones(3)
+        raise ValueError(torch._C._len_torch_function_stack())
