@@ -462,6 +462,13 @@ class ResidualBuilder:
         switch = f"with {self.constant(torch._C.DisableTorchFunction)}():"
         return [switch, *(f"    {line}" for line in lines)]
 
+    def _plain_input(self, text: str, row: tuple[Source, Any]) -> str:
+        """A tensor of a subclass without its class, whose methods the nodes of the graph must not reach."""
+        value = row[1]
+        if type(value) is not AbstractTensor or not self.tracer.has_torch_function(value):
+            return text
+        return f"{self.constant(torch.Tensor.as_subclass)}({text}, {self.constant(torch.Tensor)})"
+
     def restored_modes(self) -> list[str]:
         """The thread's torch function modes made what the trace left."""
         before, after = self.tracer.outer_modes, self.tracer.function_modes
@@ -479,7 +486,7 @@ class ResidualBuilder:
         ]
         body: list[str] = []
         if graph is not None:
-            call = f"graph({', '.join(inputs)})"
+            call = f"graph({', '.join(map(self._plain_input, inputs, self.tracer.graph.inputs))})"
             if len(self.outputs) > 0:
                 outputs = ", ".join(f"g{index}" for index in range(len(self.outputs)))
                 call = f"{outputs}, = {call}"
