@@ -231,3 +231,30 @@ def device_context_left_by_an_exception(x):
     with torch.device("meta"):
         torch.ones(3)
         raise ValueError(torch._C._len_torch_function_stack())
+
+
+@program(lambda: (torch.arange(16.0).reshape(4, 4),))
+def autocast_types(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = torch.mm(x, x)
+        with torch.autocast("cpu", enabled=False):
+            z = torch.mm(x, x)
+        kinds = [y.dtype, z.dtype, F.softmax(y, -1).dtype, F.linear(x, x).dtype, (x * y).dtype, (x @ x)[0].dtype]
+    return y, z, kinds, torch.mm(x, x)
+
+
+def multiplied_after_a_break(x):
+    stator.graph_break()
+    return torch.mm(x, x)
+
+
+@program(lambda: (torch.arange(16.0).reshape(4, 4),), reason="explicit_graph_break")
+def autocast_over_breaks(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", enabled=False):
+            stator.graph_break()
+            y = torch.mm(x, x)
+        z = multiplied_after_a_break(x)
+    depth = torch.autocast_increment_nesting()
+    torch.autocast_decrement_nesting()
+    return y, z, depth, torch.is_autocast_enabled("cpu")

@@ -65,6 +65,7 @@ class TracerState:
         # The torch function modes of the program, the innermost last, and those it came with.
         self.function_modes: list[Any] = []
         self.outer_modes: tuple[Any, ...] = ()
+        self.nesting = 0  # autocast contexts entered, less those left
         self.generaliser: Generaliser | None = None
 
     # Where we are

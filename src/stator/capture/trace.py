@@ -45,11 +45,12 @@ class Modes(NamedTuple):
     grad: bool
     autocast: tuple[tuple[str, bool, torch.dtype], ...]
     cache: bool
+    nesting: int = 0  # how many autocast contexts more the program is in than it began with
 
     @staticmethod
-    def now() -> Modes:
+    def now(nesting: int = 0) -> Modes:
         rows = [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in DEVICES]
-        return Modes(torch.is_grad_enabled(), tuple(rows), torch.is_autocast_cache_enabled())
+        return Modes(torch.is_grad_enabled(), tuple(rows), torch.is_autocast_cache_enabled(), nesting)
 
     def install(self) -> None:
         """Make these the modes of this thread."""
@@ -60,6 +61,8 @@ class Modes(NamedTuple):
             if torch.get_autocast_dtype(device) != dtype:
                 torch.set_autocast_dtype(device, dtype)
         torch.set_autocast_cache_enabled(self.cache)
+        for _ in range(abs(self.nesting)):
+            (torch.autocast_increment_nesting if self.nesting > 0 else torch.autocast_decrement_nesting)()
 
 
 @dataclass(slots=True)
@@ -206,13 +209,13 @@ def _trace_once(tracer: Tracer, frames: list[Frame]) -> Trace:
             value = tracer.run_chain(frames)
         except Break as broke:
             tracer.world.distinguish()
-            return Trace(tracer, Ending.BROKE, before, Modes.now(), broke=broke)
+            return Trace(tracer, Ending.BROKE, before, Modes.now(tracer.nesting), broke=broke)
         except SkipFrame:
             return Trace(tracer, Ending.SKIPPED, before, Modes.now())
         except UserException as error:
             return Trace(tracer, Ending.RAISED, before, Modes.now(), value=error.value)
         else:
             tracer.world.distinguish()
-            return Trace(tracer, Ending.RETURNED, before, Modes.now(), value=value)
+            return Trace(tracer, Ending.RETURNED, before, Modes.now(tracer.nesting), value=value)
         finally:
             tracer.finished = True

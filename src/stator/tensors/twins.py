@@ -16,6 +16,7 @@ import torch
 from stator.sizes.function_rules import symbolic_shapes
 from stator.tensors import dynamo_free
 from stator.tensors.abstract import AbstractTensor
+from stator.tensors.casting import dtypes_under_autocast, is_cast
 
 META = torch.device("meta")
 
@@ -151,6 +152,7 @@ def run(
             device = torch.device("cpu")
         else:
             device = _device_of(tensors)
+    original = function
     symbolic = any(type(size) is torch.SymInt for tensor in tensors for size in (*tensor.shape, *tensor.strides))
     if symbolic:
         function = _symbolically(function)
@@ -164,6 +166,9 @@ def run(
     for identity, version in versions.items():
         if known[identity].twin._version != version or known[identity].twin.shape != known[identity].shape:
             refresh(known[identity])
+    retyped: Iterator[torch.dtype] = iter(())
+    if is_cast(tensors):
+        retyped = iter(dtypes_under_autocast(original, args, kwargs, map_leaves))
     bases = {id(tensor.twin): tensor for tensor in tensors}
     for tensor in tensors:
         if tensor.base is not None and tensor.base.twin is not None:
@@ -171,7 +176,11 @@ def run(
 
     def lift(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
-            return abstract_of(leaf, device, known, bases)
+            made = abstract_of(leaf, device, known, bases)
+            dtype = next(retyped, made.dtype)
+            if dtype is not made.dtype and id(leaf) not in known:
+                made.dtype, made.twin = dtype, None
+            return made
         if leaf == META and type(leaf) is torch.device:
             return device
         return leaf

@@ -69,6 +69,17 @@ def _error_on_break(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> 
     return bool(tracer.error_on_break)
 
 
+def _nest(step: int) -> Any:
+    """Entering or leaving an autocast context; the thread's own count, which clears the cache at 0, is left alone."""
+
+    def handler(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> int:
+        tracer.nesting += step
+        torch.autocast_increment_nesting()
+        return torch.autocast_decrement_nesting() + tracer.nesting
+
+    return handler
+
+
 READS = (
     torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.get_default_dtype, torch.is_autocast_enabled,
     torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch.are_deterministic_algorithms_enabled,
@@ -84,12 +95,13 @@ READS = (
     torch.overrides.is_tensor_method_or_property,
 )  # fmt: skip
 SETS = (torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype,
-        torch.set_autocast_cache_enabled, torch.autocast_increment_nesting, torch.autocast_decrement_nesting,
-        torch.clear_autocast_cache)  # fmt: skip
+        torch.set_autocast_cache_enabled, torch.clear_autocast_cache)  # fmt: skip
 
 FUNCTIONS: dict[Any, Any] = {
     **{function: _read(function) for function in READS},
     **{function: _set_and_record(function) for function in SETS},
+    torch.autocast_increment_nesting: _nest(1),
+    torch.autocast_decrement_nesting: _nest(-1),
     torch.is_tensor: _is_tensor,
     torch._assert: _assert,
     torch.jit.is_scripting: _constant(False),
