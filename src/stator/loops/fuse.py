@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from stator import events
+from stator.loops.contract import why_across, why_apart
 from stator.loops.integers import Atom, Size, of_atom, substitute, upper_bound
 from stator.loops.ir import Buffer, Definition, Nest, OpaqueStep, rewrite
 from stator.loops.schedule import split_quotients
@@ -147,6 +148,7 @@ def join(nest: Nest, definition: Definition, pieces: dict[Buffer, int]) -> Nest:
     """The nest with the definition in it; `Refused` says why not."""
     if len(nest.definitions) >= DEFINITIONS_LIMIT:
         raise Refused("the nest is full")
+    refuse_if(why_apart(nest, definition))
     size = sum(done.value.size for done in nest.definitions) + definition.value.size
     if size > SIZE_LIMIT:
         raise Refused("the code would be too large")
@@ -165,8 +167,14 @@ def join(nest: Nest, definition: Definition, pieces: dict[Buffer, int]) -> Nest:
         ):
             raise Refused("it reads a buffer written in pieces")
     joined.stage = stages(joined)
+    refuse_if(why_across(joined))
     _walks_rows(joined)
     return joined
+
+
+def refuse_if(why: str) -> None:
+    if why:
+        raise Refused(why)
 
 
 def mapped(definition: Definition, mapping: Mapping) -> Definition:

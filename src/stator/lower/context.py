@@ -32,7 +32,8 @@ BROADCAST_COST_LIMIT = 8
 class Lowering:
     """One graph being lowered."""
 
-    def __init__(self, symbols: Symbols) -> None:
+    def __init__(self, symbols: Symbols, products: bool = False) -> None:
+        self.products = products  # whether products of matrices become contractions
         self.steps: list[Step] = []
         self.numbers: dict[Buffer, Number] = {}
         self.symbols = symbols

@@ -43,17 +43,18 @@ class Lowered:
     refused: list[tuple[str, str, str]] = field(default_factory=list)  # operator, why, line
 
 
-def lower(module: torch.fx.GraphModule, operators_only: bool = False) -> Lowered:
-    """The graph as steps; with `operators_only`, every call is the operator itself."""
-    return GraphLowering(module, operators_only).run()
+def lower(module: torch.fx.GraphModule, operators_only: bool = False, products: bool = False) -> Lowered:
+    """The graph as steps; with `operators_only`, every call is the operator itself; with `products`, those of matrices
+    are contractions."""
+    return GraphLowering(module, operators_only, products).run()
 
 
 class GraphLowering:
-    def __init__(self, module: torch.fx.GraphModule, operators_only: bool) -> None:
+    def __init__(self, module: torch.fx.GraphModule, operators_only: bool, products: bool) -> None:
         self.module = module
         self.operators_only = operators_only
         self.symbols = Symbols()
-        self.lowering = Lowering(self.symbols)
+        self.lowering = Lowering(self.symbols, products)
         self.values: dict[torch.fx.Node, Any] = {}
         self.result = Lowered([], [], self.lowering.steps, [], self.symbols, self.lowering.numbers)
         self.handlers: dict[str, Callable[[torch.fx.Node], None]] = {

@@ -169,6 +169,13 @@ class Elements:
         )
         return self.builder.call(function, values)
 
+    def masked_load(self, address: Value, kind: ir.Type, mask: Value, align: int) -> Value:
+        """Lanes side by side in memory, zero where the mask is off."""
+        i32 = ir.IntType(32)
+        signature = ir.FunctionType(kind, [ir.PointerType(), i32, mask.type, kind])
+        function = declare(self.builder.module, f"llvm.masked.load.{mangled(kind)}.p0", signature)
+        return self.builder.call(function, [address, ir.Constant(i32, align), mask, splat(kind, 0)])
+
     # conversions
 
     def convert(self, value: Value, source: str, target: str) -> Value:

@@ -309,9 +309,7 @@ class Frame:
         address = self.builder.gep(self.pointers[buffer], [self.whole(index)], source_etype=element)
         if self.mask is None:
             return self.builder.load(address, typ=kind, align=_bytes(element))
-        signature = ir.FunctionType(kind, [POINTER, I32, self.mask.type, kind])
-        function = declare(self.builder.module, f"llvm.masked.load.{mangled(kind)}.p0", signature)
-        return self.builder.call(function, [address, ir.Constant(I32, _bytes(element)), self.mask, splat(kind, 0)])
+        return self.elements.masked_load(address, kind, self.mask, _bytes(element))
 
     def _addresses(self, buffer: Buffer, index: Size) -> Value:
         places = self.builder.gep(

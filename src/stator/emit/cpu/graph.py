@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import llvmlite.binding as llvm
 import torch
 
 from stator import config, events
 from stator.emit.cpu.compile import LINKER, Compiled, ObjectStore
+from stator.emit.cpu.math_ir import host_target
 from stator.emit.cpu.report import report_program
 from stator.loops.fuse import Fused, fuse
 from stator.loops.integers import Atom, Polynomial, Size
@@ -63,7 +65,7 @@ def _report_failure(given_up: str, error: BaseException) -> None:
 
 def _compile(module: torch.fx.GraphModule, options: Options, apart: bool, operators_only: bool) -> Any:
     with events.stage("lower"):
-        lowered = lower(module, operators_only)
+        lowered = lower(module, operators_only, own_products())
     with events.stage("fuse"):
         outputs = {value.buffer for value in lowered.outputs if isinstance(value, Stored)}
         steps = fuse(split_reductions(lowered.steps), outputs, apart)
@@ -72,6 +74,16 @@ def _compile(module: torch.fx.GraphModule, options: Options, apart: bool, operat
         compiled = dict(zip(kernels, LINKER.kernels(list(kernels.values()), options.objects), strict=True))
     report_program(options.name, steps, kernels, lowered)
     return Assembly(lowered, steps, kernels, compiled, options).build()
+
+
+def own_products() -> bool:
+    """Whether products of matrices are kernels of ours: where MKL, on a processor not its maker's, stays below what
+    the processor can do. The answer depends on the machine alone, so results repeat."""
+    if config.products != "auto":
+        return config.products == "own"
+    target = host_target()
+    foreign = target.architecture == "x86_64" and llvm.get_host_cpu_name().startswith("znver")
+    return foreign and target.bits >= 256 and bool(torch.backends.mkl.is_available())
 
 
 def kernel_of(nest: Nest, number: int) -> Kernel:
