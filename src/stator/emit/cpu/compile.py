@@ -31,7 +31,7 @@ from stator.emit.cpu.math_ir import Target, host_target
 from stator.loops.ir import Kernel
 from stator.loops.show import show_kernel
 
-FORMAT = 1  # raised whenever the same kernel text would give other code
+FORMAT = 2  # raised whenever the same kernel text would give other code
 
 
 class ObjectStore(Protocol):

@@ -356,7 +356,7 @@ class Products:
         """The innermost loop: sums of a tile, row by row."""
         down, along = steps
         vectors = self.tiling.vectors
-        unroll = next(number for number in (4, 2, 1) if count % number == 0)
+        unroll = 1 if count % 2 else 2
 
         def turn(_: Value, carried: list[Value]) -> list[Value]:
             one, other, *sums = carried
