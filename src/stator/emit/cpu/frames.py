@@ -348,6 +348,9 @@ class Frame:
 
     def _store_side_by_side(self, store: Store, raw: Value, element: ir.Type) -> None:
         address = self.builder.gep(self.pointers[store.buffer], [self.whole(store.index)], source_etype=element)
+        if self.mask is None and store.buffer in self.elements.streamed:
+            self.elements.store_past_cache(raw, address, _bytes(element) * (self.lanes or 1))
+            return
         if self.mask is None:
             self.builder.store(raw, address, align=_bytes(element))
             return

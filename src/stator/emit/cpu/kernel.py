@@ -29,6 +29,7 @@ from stator.emit.cpu.frames import I64, POINTER, Frame, integer
 from stator.emit.cpu.math_ir import Target
 from stator.emit.cpu.products import Products, Tiling, tiling_of, units_of, work_of
 from stator.emit.cpu.reduce import Reducer
+from stator.emit.cpu.streams import streamed
 from stator.emit.cpu.tiles import TILE_WEIGHT, TILES_A_UNIT, turned_frames, turned_variable
 from stator.loops.integers import Atom, Size, coefficient_of, product_of, quotient, single_atom, upper_bound, variable
 from stator.loops.ir import TYPES, Expression, Kernel, Stage, walk
@@ -178,8 +179,10 @@ class Emitter:
             Products(self, self.way.tiling).run()
             self.builder.ret_void()
             return
+        self.elements.streamed = streamed(self.kernel, self.way)
         self.entry.prepare(self._roots())
         {"flat": self._flat, "rows": self._rows, "columns": self._columns, "tiles": self._tiles}[self.way.name]()
+        self.elements.finish_streams()
         self.builder.ret_void()
 
     def _roots(self) -> list[Expression]:
@@ -301,7 +304,12 @@ class Emitter:
             self._elements_of(stage, frames, [], [])
             return state
 
-        self.vector_loop(self.entry, self.begin, self.end, [], body)
+        low = self.begin
+        if self.elements.streamed:  # whole vectors from a multiple of their length on
+            low = self.builder.add(low, integer(self.way.lanes - 1))
+            low = self._smaller(self.builder.and_(low, integer(-self.way.lanes)), self.end)
+            self._remainder(self.entry, self.begin, low, [], body)
+        self.vector_loop(self.entry, low, self.end, [], body)
 
     def _rows(self) -> None:
         outer = self.kernel.outer
