@@ -35,6 +35,7 @@ from stator.values.constants import guard_kind
 
 GENERATOR = 0x20
 COROUTINE = 0x80 | 0x200 | 0x100
+TYPE_CALL = type.__dict__["__call__"]
 NN_CALL = torch.nn.Module.__call__
 NN_CALL_IMPL: Any = torch.nn.Module._call_impl
 NN_CALLS = frozenset({NN_CALL, torch.nn.Module._call_impl, torch.nn.Module._wrapped_call_impl})
@@ -472,6 +473,9 @@ class Calls(TracerState):
     # C functions
 
     def _call_c(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if type(function) is types.MethodWrapperType and underlying(function, function.__self__) is TYPE_CALL:
+            # A metaclass's `super().__call__(...)` is as if the class were called: the trace can be left in there.
+            return self.instantiate(self._opened_builtin(function, function.__self__), args, kwargs)
         self.indirect()
         try:
             handler = FUNCTIONS.get(function)

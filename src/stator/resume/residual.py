@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from stator.capture.calls import underlying
 from stator.capture.control import Break
 from stator.capture.frame import NULL, UNBOUND, ExceptionSlot, Frame, LastIndex, Pending
 from stator.capture.library.effects import Replay
@@ -34,6 +35,7 @@ from stator.values.constants import guard_kind
 from stator.values.source import Source
 from stator.values.world import DELETED, Overlay, Shadow, same_constant
 
+BINDING = (types.MethodDescriptorType, types.WrapperDescriptorType)
 ITERATORS: tuple[type, ...] = (
     type(iter([])), type(iter(())), type(iter("")), type(iter(range(0))), type(iter({})), type(iter({}.values())),
     type(iter({}.items())), type(iter(set())), type(reversed([])), type(iter(collections.deque())), zip, enumerate,
@@ -540,7 +542,12 @@ def _rebuild_method(builder: ResidualBuilder, value: types.MethodType) -> str:
 
 
 def _rebuild_builtin_method(builder: ResidualBuilder, value: Any) -> str:
-    target = builder.expression(value.__self__)
+    owner = value.__self__
+    target = builder.expression(owner)
+    descriptor = underlying(value, owner)
+    if type(descriptor) in BINDING and descriptor.__get__(owner) == value:
+        # By name one may find another: a method that overrides it, where the program said `super()`.
+        return builder._named(value, f"{builder.constant(descriptor)}.__get__({target})")
     return builder._named(value, f"getattr({target}, {builder.constant(value.__name__)})")
 
 
