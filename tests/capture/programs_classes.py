@@ -931,3 +931,21 @@ def method_of_a_base_kept_over_a_break(x):
     own = values.append
     time.sleep(0)
     return own(x + 1), values.append(x * 2), values
+
+
+class Defaults:
+    scale = None
+    count = 0
+    meta = None
+
+    @classmethod
+    def is_default(cls):
+        return cls.scale is None
+
+
+@program(lambda: (T(3.0), Defaults()))
+def class_attributes_that_are_none(x, settings):
+    own = Defaults()
+    assert settings.scale is None and own.scale is None and Defaults.meta is None and Defaults.is_default()
+    own.scale = 2
+    return x * own.scale + own.count, hasattr(settings, "scale"), getattr(settings, "scale", 5)

@@ -24,7 +24,7 @@ import torch
 from stator.capture.control import Break, UserException
 from stator.capture.frame import UNBOUND, Frame
 from stator.capture.instance_dicts import InstanceDict, InstanceDictMethod
-from stator.capture.operators import lookup_special, specialised
+from stator.capture.operators import ABSENT, lookup_attribute, lookup_special, specialised
 from stator.capture.state import TracerState
 from stator.tensors.abstract import AbstractTensor
 from stator.values.constants import guard_kind
@@ -155,8 +155,8 @@ class Attributes(TracerState):
         return self._generic(target, type(target), name)
 
     def _generic(self, target: Any, kind: type, name: str) -> Any:
-        attribute = lookup_special(kind, name)
-        if attribute is not None:
+        attribute = lookup_attribute(kind, name)
+        if attribute is not ABSENT:
             holder = type(attribute)
             if hasattr(holder, "__set__") or hasattr(holder, "__delete__"):
                 return self._data_descriptor(target, kind, attribute, name)
@@ -168,7 +168,7 @@ class Attributes(TracerState):
             found, value = self._instance_attr(target, name)
             if found:
                 return value
-        if attribute is not None:
+        if attribute is not ABSENT:
             return self._class_value(target, kind, attribute, name)
         return self._missing(target, kind, name, written is DELETED)
 
@@ -365,8 +365,8 @@ class Attributes(TracerState):
             value = self.native(getattr, cls, name)
             if guard_kind(value) is not None:
                 return value
-        meta_attribute = lookup_special(meta, name)
-        if meta_attribute is not None and hasattr(type(meta_attribute), "__set__"):
+        meta_attribute = lookup_attribute(meta, name)
+        if meta_attribute is not ABSENT and hasattr(type(meta_attribute), "__set__"):
             if type(meta_attribute) is property:
                 return self.call(meta_attribute.fget, [cls], {})
             if name == "__dict__":
@@ -375,10 +375,10 @@ class Attributes(TracerState):
         written = self.world.written(cls, name)
         if written is not NotImplemented and written is not DELETED:
             return written
-        attribute = lookup_special(cls, name)
-        if attribute is not None:
+        attribute = lookup_attribute(cls, name)
+        if attribute is not ABSENT:
             return self._seen_through_class(cls, attribute, name)
-        if meta_attribute is not None:
+        if meta_attribute is not ABSENT:
             return self._class_value(cls, meta, meta_attribute, name)
         fallback = lookup_special(meta, "__getattr__")
         if isinstance(fallback, types.FunctionType):

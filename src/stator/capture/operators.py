@@ -76,12 +76,23 @@ CONTAINER_FORMS: dict[Any, tuple[str, str, str]] = {
 }
 
 
+ABSENT = object()
+
+
 def lookup_special(kind: type, name: str) -> Any:
     """What the class of a value holds under a special name, the way C looks it up."""
     for base in kind.__mro__:
         if name in base.__dict__:
             return base.__dict__[name]
     return None
+
+
+def lookup_attribute(kind: type, name: str) -> Any:
+    """What the MRO of a class holds under a name, or `ABSENT`: an attribute may be None."""
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return ABSENT
 
 
 def is_program_kind(kind: type) -> bool:

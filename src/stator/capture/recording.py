@@ -15,7 +15,7 @@ import torch
 
 from stator.capture.control import Break, UserException
 from stator.capture.instance_dicts import InstanceDict
-from stator.capture.operators import lookup_special
+from stator.capture.operators import ABSENT, lookup_attribute, lookup_special
 from stator.capture.overrides import UNHANDLED, Overrides, has_dispatch
 from stator.tensors import engine, twins
 from stator.tensors.abstract import AbstractTensor
@@ -168,8 +168,8 @@ class Recording(Overrides):
         own = self._own_attribute(tensor, name)
         if own is not NotImplemented:
             return own
-        attribute = lookup_special(tensor.kind, name)
-        if attribute is None:
+        attribute = lookup_attribute(tensor.kind, name)
+        if attribute is ABSENT:
             if name in ("__torch_function__", "_is_param"):
                 return self.native(getattr, tensor.kind, name)
             text = f"'{tensor.kind.__name__}' object has no attribute '{name}'"
@@ -202,7 +202,7 @@ class Recording(Overrides):
             names = object.__getattribute__(real, "__dict__") if hasattr(real, "__dict__") else {}
             if name in names and tensor.source is not None:
                 return self.world.load(names[name], tensor.source.child("ATTR", name))
-            if tensor.source is not None and lookup_special(tensor.kind, name) is None:
+            if tensor.source is not None and lookup_attribute(tensor.kind, name) is ABSENT:
                 tensor.source.guard("LACKS_ATTR", name, self.location())
         return NotImplemented
 
