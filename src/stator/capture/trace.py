@@ -160,6 +160,7 @@ def trace(
     same call found that it must.
     """
     break_at: dict[int, Break] = dict(known)
+    raising: SourceTree | None = None  # what led to an exception
     while True:
         tracer = start()
         tracer.enter_modes(modes)
@@ -181,6 +182,7 @@ def trace(
             # The original code raises it again, from the operation that did: traceback and handlers are then real.
             detail = type(result.value).__name__
             break_at = {**break_at, tracer.raised_step: Break("program_raises", detail)}
+            raising = tracer.tree
             continue
         if result.ending is Ending.SKIPPED and len(tracer.frames) > 1:
             break_at = {**break_at, tracer.frames[-2].step: Break("skipped_frame", tracer.frames[-1].code.co_qualname)}
@@ -189,6 +191,9 @@ def trace(
             return result
         cut = first_indirect(tracer)
         if cut is None:
+            if raising is not None and result.broke.reason == "program_raises":
+                # A call that would not raise is not this entry's: what follows is compiled with the operation.
+                tracer.tree.adopt(raising)
             return result
         # Half of an instruction of an outer frame has run, and its effects with it: trace again, and break before it.
         break_at = {**break_at, tracer.frames[cut].step: result.broke}

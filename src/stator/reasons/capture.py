@@ -390,6 +390,12 @@ def example():
         "Report this with the program that shows it, unless another thread changes what the function reads",
     ),
     Reason(
+        "exception_not_raised",
+        "The trace met an exception that the program did not raise: {detail}.",
+        "The original code ran and went on, so the result is right; the trace read something wrongly.",
+        "Report this with the program that shows it, unless another thread changes what the function reads",
+    ),
+    Reason(
         "no_compiler_for_device",
         "There is no compiler for this device yet, so torch's own kernels run: {detail}.",
         "stator compiles for CPUs; graphs on other devices are captured and run operator by operator.",

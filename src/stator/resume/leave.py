@@ -154,6 +154,8 @@ def _left(trace: Trace, builder: ResidualBuilder, make_continuation: MakeContinu
         stop = [f"    {timer}.stop(started)"]
     lines += ["try:", f"    p = {operation.text}{quoted}", "except BaseException as error:", "    caught = error"]
     lines += [*stop, "else:", *stop]
+    if trace.broke is not None and trace.broke.reason == "program_raises":
+        lines.append(f"    make.raised_nothing({builder.constant(f'{trace.broke.detail} at {tracer.location()}')})")
     for condition, text in branches:
         lines.append(f"    {condition}return {text}")
     return [*lines, recover]

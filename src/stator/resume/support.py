@@ -11,9 +11,11 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from stator import config, events
 from stator._native import core
 from stator.capture.ahead import END, Upcoming
 from stator.capture.frame import UNBOUND
+from stator.exc import StatorError
 from stator.resume.layout import FrameContext, Layout, states_to_run
 from stator.resume.state import UNBOUND as STATE_UNBOUND
 from stator.resume.state import FrameState, make_function, prepare_chain, resume_suspended
@@ -46,6 +48,13 @@ class Support:
         error = cls.__new__(cls, *args) if "__new__" not in cls.__dict__ else BaseException.__new__(cls, *args)
         error.args = args
         return error
+
+    @staticmethod
+    def raised_nothing(detail: str) -> None:
+        """The operation was to raise, says the trace, and it did not."""
+        events.emit("fallback", reason="exception_not_raised", detail=detail)
+        if config.strict:
+            raise StatorError(f"the trace met an exception that the program did not raise: {detail}")
 
     @staticmethod
     def iterator(function: Any, args: tuple[Any, ...], state: Any) -> Any:

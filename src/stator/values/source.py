@@ -263,6 +263,20 @@ class SourceTree:
         for node in self.nodes():
             yield from node.guards.values()
 
+    def adopt(self, other: SourceTree) -> None:
+        """Assume what `other`, a tree over the same arguments, assumes as well."""
+        own: dict[Source, Source] = {}
+        for node in other.nodes():
+            parent = node.parent
+            own[node] = self.root(node.step, node.key) if parent is None else own[parent].child(node.step, node.key)
+        for guard in other.guards():
+            expected = guard.expected
+            if guard.kind == "SAME":
+                expected = own[expected]
+            elif guard.kind == "DIFFERENT":
+                expected = tuple(own[one] for one in expected)
+            own[guard.source].guard(guard.kind, expected, guard.location)
+
     def describe_step(self, base: str, step: str, key: Any) -> str:
         """How people read a source: `self.layers[0].weight`, `G.scale`, `x.size(1)`."""
         if step == "LOCAL":

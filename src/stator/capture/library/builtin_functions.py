@@ -165,9 +165,8 @@ def _extreme(symbol: str, function: Any) -> Any:
             if default is not MISSING:
                 return default
             return tracer.native(function, [])
-        if all(type(value) in (torch.SymInt, int) for value in values) and any(
-            type(value) is torch.SymInt for value in values
-        ):
+        kinds = {type(value) for value in values}
+        if key is None and torch.SymInt in kinds and kinds <= {torch.SymInt, int}:
             combine = torch.sym_max if function is max else torch.sym_min
             return functools.reduce(lambda left, right: tracer.native(combine, left, right), values)
         best = values[0]
