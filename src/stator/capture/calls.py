@@ -548,9 +548,9 @@ class Calls(TracerState):
     # Callbacks
 
     def callable_for_c(self, function: Any) -> Any:
-        """A callable that C code may call: Python functions are interpreted behind it."""
-        if type(function) in C_CALLABLES or function is None or (isinstance(function, type) and is_pure(function)):
-            return function
+        """A callable that C code may call: it comes back to the interpreter, for C functions read values, too."""
+        if function is None:
+            return None
 
         def interpreted(*args: Any, **kwargs: Any) -> Any:
             return self.from_c(self.call, function, list(args), kwargs)

@@ -283,13 +283,13 @@ class Iteration(TracerState):
 
     def from_c(self, function: Callable[..., Any], *args: Any) -> Any:
         """Enter the interpreter from C code: the program's exceptions become real ones until they are back."""
-        self.boundary += 1
         try:
             return function(*args)
         except UserException as error:
             raised = error.value
-        finally:
-            self.boundary -= 1
+        except Break:
+            self.broke_in_c = True
+            raise
         raise raised
 
     # Generators

@@ -57,7 +57,7 @@ class TracerState:
         self.ahead: dict[int, Ahead] = {}  # id of a live iterator -> what it gives next
         self.numbers: dict[int, Any] = {}  # tensors that stand for Python numbers, by id: they decide no dtype
         self.born: dict[int, int] = {}  # id of an object C code made -> the step that did
-        self.boundary = 0  # how many C functions are between the root and the current frame
+        self.broke_in_c = False  # whether C code was in the middle of something when the trace was left
         self.modes_read: set[str] = set()
         self.proxied: dict[int, Any] = {}  # id of a callable made for C code -> the program's own
         self.code_of_root: types.CodeType | None = None

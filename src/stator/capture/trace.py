@@ -190,12 +190,14 @@ def trace(
         if result.broke is None:
             return result
         cut = first_indirect(tracer)
+        if cut is None and tracer.broke_in_c and tracer.frames[-1].step not in break_at:
+            cut = -1  # C code was in the middle of it: an iterator may have moved
         if cut is None:
             if raising is not None and result.broke.reason == "program_raises":
                 # A call that would not raise is not this entry's: what follows is compiled with the operation.
                 tracer.tree.adopt(raising)
             return result
-        # Half of an instruction of an outer frame has run, and its effects with it: trace again, and break before it.
+        # Half of an instruction has run, and its effects with it: trace again, and break before it.
         break_at = {**break_at, tracer.frames[cut].step: result.broke}
 
 

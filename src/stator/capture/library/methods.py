@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from stator.capture.control import Break, UserException
+from stator.capture.operators import specialised
 from stator.capture.shown import Shown
+from stator.capture.symbolic import SYMBOLIC
 from stator.tensors.abstract import AbstractTensor
 from stator.values.constants import is_constant
 
@@ -107,6 +109,8 @@ COMPARISONS = {"__eq__": "==", "__ne__": "!=", "__lt__": "<", "__le__": "<=", "_
 def call_c_method(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Run a method of a builtin type; `args[0]` is its target."""
     name, target = function.__name__, args[0]
+    if isinstance(target, SYMBOLIC):
+        args[0] = target = specialised(target)  # `int.bit_length`: C wants the number itself
     owner = function.__objclass__ if hasattr(function, "__objclass__") else type(target)
     if owner is object:
         return _object_method(tracer, function, name, args, kwargs)
