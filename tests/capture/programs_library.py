@@ -560,6 +560,8 @@ def c_functions_as_callbacks(x, a):
         min(a, key=abs),
         a[0].bit_length(),
         list(map(len, [a, a[1:]])),
+        divmod(a[0], 2),
+        pow(a[0], 2, 5),
     )
 
 
