@@ -258,3 +258,60 @@ def autocast_over_breaks(x):
     depth = torch.autocast_increment_nesting()
     torch.autocast_decrement_nesting()
     return y, z, depth, torch.is_autocast_enabled("cpu")
+
+
+@program(tensor)
+def whole_under_inference_mode(x):
+    with torch.inference_mode():
+        y = x * 2
+        seen = torch.is_inference_mode_enabled()
+    return y, seen, torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+
+
+@torch.inference_mode()
+def decorated(x):
+    return (x + 1).relu()
+
+
+@program(tensor)
+def decorated_with_inference_mode(x):
+    return decorated(x)
+
+
+@program(tensor, reason="inference_mode")
+def partly_under_inference_mode(x):
+    y = x + 1
+    with torch.inference_mode():
+        z = y * 2
+    return z, y * 3
+
+
+@program(tensor, reason="inference_mode")
+def going_on_after_inference_mode(x):
+    with torch.inference_mode():
+        z = x * 2
+    return z, x * 3
+
+
+@program(tensor)
+def sizes_of_inputs_change_in_place(x):
+    x.unsqueeze_(-1)
+    return x + 1, x.shape
+
+
+@program(lambda: (torch.arange(3.0), torch.empty(3)))
+def result_into_a_tensor(x, y):
+    return torch.add(x, x, out=y), torch.mul(x, 2, out=y) is y
+
+
+@program(lambda: (torch.arange(3.0), torch.empty(0), torch.empty(0, dtype=torch.long)), reason="operator_without_shape_rule")
+def results_into_tensors_of_other_sizes(x, y, z):
+    found = torch.sort(x, out=(y, z))
+    return found[0] + 1, torch.add(x, 1, out=torch.empty(1))
+
+
+@program(lambda: (torch.arange(3.0),), reason="new_leaf")
+def leaves_made_inside(x):
+    leaf = torch.ones(3, requires_grad=True)
+    other = (x * 2).requires_grad_()
+    return leaf, leaf * x, other, other * 2

@@ -53,3 +53,17 @@ def test_a_dispatch_mode_sees_every_operation() -> None:
         with FlopCounterMode(display=False) as counter:
             compiled(x)
         assert counter.get_total_flops() == 2 * 4**3
+
+
+def test_a_lazy_module_gets_its_parameters_from_its_first_call() -> None:
+    stator.reset()
+    x = torch.ones(2, 3)
+    torch.manual_seed(3)
+    plain = torch.nn.Sequential(torch.nn.LazyLinear(4), torch.nn.ReLU())
+    wanted = plain(x)
+    torch.manual_seed(3)
+    module = torch.nn.Sequential(torch.nn.LazyLinear(4), torch.nn.ReLU())
+    compiled = stator.compile(module, backend="eager", fullgraph=True)
+    for _ in range(3):
+        assert torch.equal(compiled(x), wanted)
+    assert type(module[0]) is torch.nn.Linear

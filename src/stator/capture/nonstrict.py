@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils._pytree as pytree
+from torch.nn.modules._functions import BackwardHookFunction
 
 from stator.capture.control import Break
 from stator.tensors import twins
@@ -89,4 +90,6 @@ def _map_flat(value: Any, convert: Any) -> Any:
 def autograd_function(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """`SomeFunction.apply(...)`: forward and backward are called by the graph as they are."""
     cls = args[0]
+    if cls is BackwardHookFunction:
+        raise Break("backward_hook", "its hooks follow the gradients of what goes in and comes out")
     return record_call(tracer, cls.apply, args[1:], kwargs)

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from stator.capture.control import Break, UserException
+from stator.capture.control import Break, Restart, UserException
+from stator.capture.graph import GraphBuilder
 from stator.capture.instance_dicts import InstanceDict
 from stator.capture.operators import ABSENT, lookup_attribute, lookup_special
 from stator.capture.overrides import UNHANDLED, Overrides, has_dispatch
@@ -45,6 +46,15 @@ def holds_tensor(value: Any) -> bool:
     return any(type(leaf) is AbstractTensor for leaf in engine.leaves_of(value))
 
 
+def _begins_gradients(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[AbstractTensor]
+) -> bool:
+    """Whether an operation makes a leaf that requires gradients: its gradient is asked for outside of the graph."""
+    if function is torch.Tensor.requires_grad_:
+        return not inputs[0].requires_grad and True in (*args[1:], kwargs.get("requires_grad", len(args) == 1))
+    return kwargs.get("requires_grad") is True and torch.is_grad_enabled()
+
+
 class Recording(Overrides):
     """The recording part of the tracer."""
 
@@ -72,6 +82,13 @@ class Recording(Overrides):
                 raise Break("tensor_subclass", tensor.kind.__name__)
             if tensor.layout is not torch.strided:
                 raise Break("operator_without_shape_rule", f"a tensor of layout {tensor.layout}")
+            self.graph.guard_tensor(tensor)  # as it is now: the operation may change its sizes
+        if type(self.graph) is GraphBuilder and _begins_gradients(function, args, kwargs, inputs):
+            raise Break("new_leaf", getattr(function, "__name__", ""))
+        if inputs and kwargs.get("out") is not None:
+            return self._record_into(function, args, kwargs)
+        if self.inference_over:
+            raise Restart(self.inference_made, Break("inference_mode", "operations follow its end"))
         if self.numbers:
             args, kwargs = self._settle_numbers(function, args, kwargs, inputs)
         result = self._compute(function, args, kwargs)
@@ -90,6 +107,19 @@ class Recording(Overrides):
         if self.numbers and inputs and all(id(tensor) in self.numbers for tensor in inputs):
             self.numbers.update((id(tensor), tensor) for tensor in outputs)
         return result
+
+    def _record_into(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`out=`: the result is copied there. What would be resized or cast is left to torch."""
+        target = kwargs["out"]
+        rest = {name: value for name, value in kwargs.items() if name != "out"}
+        expected = self._compute(function, args, rest)
+        same = type(target) is AbstractTensor and type(expected) is AbstractTensor
+        if not same or (target.shape, target.dtype, target.device) != (expected.shape, expected.dtype, expected.device):
+            raise Break(
+                "operator_without_shape_rule", f"{getattr(function, '__name__', '')} into a tensor of another kind"
+            )
+        self.record(torch.Tensor.copy_, (target, self.record(function, args, rest)), {})
+        return target
 
     def _settle_numbers(
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[AbstractTensor]

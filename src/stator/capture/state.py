@@ -65,6 +65,10 @@ class TracerState:
         # The torch function modes of the program, the innermost last, and those it came with.
         self.function_modes: list[Any] = []
         self.outer_modes: tuple[Any, ...] = ()
+        # Inference mode: what holds it in the trace, the step that made that, and whether operations ran under it.
+        self.inference: Any = None
+        self.inference_made = 0
+        self.inference_over = False
         self.nesting = 0  # autocast contexts entered, less those left
         self.generaliser: Generaliser | None = None
 

@@ -369,6 +369,45 @@ def example():
         ),
     ),
     Reason(
+        "new_leaf",
+        "A tensor that gradients are collected in is made inside of the compiled function: {detail}.",
+        "Gradients of a graph's inputs are all that leaves it.",
+        "Make the tensor outside and pass it",
+        _example("leaf = torch.ones(3, requires_grad=True)\nreturn leaf, leaf * x"),
+    ),
+    Reason(
+        "lazy_module",
+        "A lazy module has no parameters before its first call, so the original code runs once: {detail}.",
+        "The shapes of its parameters are those of its first input.",
+        "Nothing, or call the module once before it is compiled",
+        """
+def example():
+    import torch, stator
+
+    compiled = stator.compile(torch.nn.LazyLinear(4), backend="eager", fullgraph=True)
+    compiled(torch.ones(2, 3))
+""",
+    ),
+    Reason(
+        "backward_hook",
+        "A module has backward hooks, which torch hangs on the autograd graph of real tensors: {detail}.",
+        "Which gradients pass the module is found out from its inputs and outputs at run time.",
+        "Use hooks of tensors that are returned, or leave the module out of the graph",
+        _example(
+            "return m(x)",
+            arguments="x, m",
+            call="torch.ones(2, 3, requires_grad=True), m",
+            before="m = torch.nn.Linear(3, 3)\nm.register_full_backward_hook(lambda m, given, got: None)",
+        ),
+    ),
+    Reason(
+        "inference_mode",
+        "Inference mode is entered for a part of what is compiled: {detail}.",
+        "Tensors made under it are of another kind, and a graph runs under one mode.",
+        "Put all of the compiled function under inference mode, or use torch.no_grad",
+        _example("y = x + 1\nwith torch.inference_mode():\n    return y * 2"),
+    ),
+    Reason(
         "dispatch_mode",
         "A torch dispatch mode is active, so the original code runs: {detail}.",
         "The mode is to see each operation (to count, to log, to replace it), and compiled code has none of them.",

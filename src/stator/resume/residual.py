@@ -26,6 +26,7 @@ from stator.capture.calls import underlying
 from stator.capture.control import Break
 from stator.capture.frame import NULL, UNBOUND, ExceptionSlot, Frame, LastIndex, Pending
 from stator.capture.library.effects import Replay
+from stator.capture.library.inference import InferenceMode
 from stator.capture.library.torch_overrides import Switch
 from stator.capture.symbolic import SYMBOLIC, fold
 from stator.capture.tracer import Tracer
@@ -243,7 +244,7 @@ class ResidualBuilder:
     def _tuple_subclass(self, value: Any) -> str:
         kind = type(value)
         parts = f"({self.sequence(tuple(value))})"
-        if kind.__module__ == "torch.return_types":
+        if hasattr(kind, "n_sequence_fields"):
             return self._named(value, f"{self.constant(kind)}({parts})")
         name = self._named(value, f"tuple.__new__({self.constant(kind)}, {parts})")
         self._fill_attributes(name, value)
@@ -453,16 +454,17 @@ class ResidualBuilder:
 
     # Assembly
 
-    def _without_overrides(self, lines: list[str]) -> list[str]:
-        """What overrides do is in the graph already."""
+    def _surrounded(self, lines: list[str]) -> list[str]:
+        """The graph runs under the modes it was traced under; what overrides do is in it already."""
         tracer = self.tracer
         overridden = any(
             tracer.has_torch_function(value) for _, value in tracer.graph.inputs if type(value) is AbstractTensor
         )
-        if not overridden and not tracer.outer_modes:
-            return lines
-        switch = f"with {self.constant(torch._C.DisableTorchFunction)}():"
-        return [switch, *(f"    {line}" for line in lines)]
+        if overridden or tracer.outer_modes:
+            lines = [f"with {self.constant(torch._C.DisableTorchFunction)}():", *(f"    {line}" for line in lines)]
+        if tracer.inference is not None or tracer.inference_over:
+            lines = [f"with {self.constant(torch.inference_mode)}():", *(f"    {line}" for line in lines)]
+        return lines
 
     def _plain_input(self, text: str, row: tuple[Source, Any]) -> str:
         """A tensor of a subclass without its class, whose methods the nodes of the graph must not reach."""
@@ -492,7 +494,7 @@ class ResidualBuilder:
             if len(self.outputs) > 0:
                 outputs = ", ".join(f"g{index}" for index in range(len(self.outputs)))
                 call = f"{outputs}, = {call}"
-            body += self._without_overrides([call, *self.wrapped])
+            body += self._surrounded([call, *self.wrapped])
         body += self.lines
         body += ending
         text = f"def residual({', '.join(arguments)}):\n" + "".join(f"    {line}\n" for line in body)
@@ -605,8 +607,8 @@ def _rebuild_null(builder: ResidualBuilder, value: Any) -> str:
     return builder.constant(value)
 
 
-def _rebuild_switch(builder: ResidualBuilder, value: Switch) -> str:
-    raise Break("cannot_rebuild", "a switch of torch's overrides that is on", builder.tracer.born.get(id(value)))
+def _rebuild_switch(builder: ResidualBuilder, value: Any) -> str:
+    raise Break("cannot_rebuild", "a mode that only torch's C code can enter", builder.tracer.born.get(id(value)))
 
 
 def _rebuild_exception_slot(builder: ResidualBuilder, value: ExceptionSlot) -> str:
@@ -635,4 +637,5 @@ REBUILDERS: dict[type, Any] = {
     type(NULL): _rebuild_null,
     ExceptionSlot: _rebuild_exception_slot,
     Switch: _rebuild_switch,
+    InferenceMode: _rebuild_switch,
 }

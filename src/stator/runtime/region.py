@@ -56,10 +56,12 @@ from stator.resume.state import prepare_chain
 from stator.runtime import stance
 from stator.runtime.uncompiled import CalleesCompiled
 from stator.sizes.lowering import lower_guards
+from stator.tensors.engine import Uninitialised
 from stator.values.source import ModesExpectation, SourceTree
 
 _region_numbers = itertools.count()
 # Traces that end so give no program: the original code runs, for this reason.
+UNINITIALISED = object()  # in place of an entry: the call is what gives a lazy module its parameters
 EAGER_ENDINGS = {Ending.SKIPPED: "skip_frame", Ending.RAISED: "program_raises"}
 
 
@@ -145,6 +147,8 @@ class Place:
                 if self.records:
                     self._report_recompile(function, values)
                 entry = self._compile_guarded(function, values)
+        if entry is UNINITIALISED:
+            return self.run_original(function, values)
         if entry is None:
             return self.run_eagerly(function, values)
         fetched = entry.program.check(function, values)
@@ -164,7 +168,7 @@ class Place:
         try:
             with surroundings() as around:
                 self.trace(function, values, {}, around)
-        except StatorError:
+        except (StatorError, Uninitialised):
             pass  # it is reported when it is compiled
 
     def _at_limit(self, function: Any, values: tuple[Any, ...]) -> bool:
@@ -248,6 +252,10 @@ class Place:
         start = time.perf_counter()
         try:
             return self._compile(function, values)
+        except Uninitialised:
+            events.emit("fallback", reason="lazy_module", detail=self.name)
+            self._report_end(start, {}, None)
+            return UNINITIALISED
         except Exception as error:
             self._report_end(start, {}, None, error)
             if not isinstance(error, StatorError):
@@ -430,6 +438,10 @@ class Place:
     def run_eagerly(self, function: Any, values: tuple[Any, ...]) -> Any:
         raise NotImplementedError
 
+    def run_original(self, function: Any, values: tuple[Any, ...]) -> Any:
+        """Run without compiling anything, what is called included, if that can be had."""
+        return self.run_eagerly(function, values)
+
     def eager_residual(self) -> Callable[..., Any]:
         raise NotImplementedError
 
@@ -473,6 +485,9 @@ class FunctionPlace(Place):
     def run_eagerly(self, function: Any, values: tuple[Any, ...]) -> Any:
         if stance.current() == "default":
             return call_bound(self.region.callees_compiled(function), function.__code__, values)
+        return call_bound(function, function.__code__, values)
+
+    def run_original(self, function: Any, values: tuple[Any, ...]) -> Any:
         return call_bound(function, function.__code__, values)
 
     def eager_residual(self) -> Callable[..., Any]:

@@ -180,6 +180,8 @@ class World:
             copy = value
         elif kind is tuple:
             copy = tuple(parts)
+        elif hasattr(kind, "n_sequence_fields"):  # made by C, with a constructor of its own
+            copy = kind(parts)
         else:
             copy = tuple.__new__(kind, parts)
             if getattr(value, "__dict__", None):

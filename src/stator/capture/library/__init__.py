@@ -17,6 +17,7 @@ from stator.capture.library import (
     classes,
     effects,
     functional,
+    inference,
     modules,
     polyfills,
     standard,
@@ -34,6 +35,7 @@ FUNCTIONS: dict[Any, FunctionHandler] = {
     **polyfills.FUNCTIONS,
     **torch_state.FUNCTIONS,
     **torch_overrides.FUNCTIONS,
+    **inference.FUNCTIONS,
     **effects.FUNCTIONS,
     **modules.FUNCTIONS,
     **higher_order.FUNCTIONS,
@@ -44,6 +46,7 @@ CLASSES: dict[type, ClassHandler] = {
     **classes.CLASSES,
     **standard.CLASSES,
     **torch_overrides.CLASSES,
+    **inference.CLASSES,
     **training.CLASSES,
 }
 # By the type of a callable object that C implements.

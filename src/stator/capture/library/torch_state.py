@@ -81,7 +81,7 @@ def _nest(step: int) -> Any:
 
 
 READS = (
-    torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.get_default_dtype, torch.is_autocast_enabled,
+    torch.is_grad_enabled, torch.get_default_dtype, torch.is_autocast_enabled,
     torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch.are_deterministic_algorithms_enabled,
     torch._C._get_tracing_state, torch.get_num_threads, torch.cuda.is_available,
     torch.is_anomaly_enabled, torch.cuda.device_count, torch.get_autocast_gpu_dtype,
