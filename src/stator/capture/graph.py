@@ -212,7 +212,7 @@ class GraphBuilder:
             for dim, (stride, real) in enumerate(zip(tensor.strides, strides, strict=True)):
                 if type(stride) in SYMBOLIC and type(real) is int:
                     held = self.sizes.symbol(source.child("STRIDE", dim), real, duck=False)
-                    self.sizes.assume(self.sizes.algebra.eq(self.sizes.expr_of(held), self.sizes.expr_of(stride)))
+                    self.sizes.assume_stride(held, stride, tensor.shape)
 
     def attach(self, name: str, value: Any) -> torch.fx.Node:
         """A submodule or constant held by the graph module."""

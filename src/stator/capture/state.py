@@ -19,10 +19,10 @@ from typing import Any
 from stator.capture.ahead import Ahead
 from stator.capture.control import Break, Restart, TraceControl, UserException
 from stator.capture.frame import UNBOUND, Frame
-from stator.capture.generalising import Generaliser, History
+from stator.capture.generalising import Generaliser
 from stator.capture.graph import GraphBuilder, stack_line
 from stator.events import Location, is_own, is_users
-from stator.sizes import SizeContext
+from stator.sizes import DynamicHistory, SizeContext
 from stator.values.constants import guard_kind
 from stator.values.source import SourceTree
 from stator.values.world import World
@@ -86,12 +86,13 @@ class TracerState:
         """The user's frames as text, outermost first."""
         return "".join(stack_line(frame.code, frame.line()) for frame in self.frames)
 
-    def generalise_by(self, history: History) -> None:
+    def generalise_by(self, history: DynamicHistory) -> None:
         """Let sizes and numbers that vary be symbolic in this trace."""
         context = SizeContext(self.location)
         self.graph.sizes = context
         self.generaliser = Generaliser(history, self.graph, context)
         self.world.generalise = self.generaliser.number
+        self.world.would_vary = self.generaliser.would_vary
         self.world.generalise_tensor = self.generaliser.tensor
 
     def indirect(self) -> None:

@@ -34,7 +34,6 @@ from stator._native import core
 from stator.capture.ahead import Depth
 from stator.capture.control import Break
 from stator.capture.frame import Frame
-from stator.capture.generalising import History
 from stator.capture.overrides import modes_set_aside
 from stator.capture.trace import Ending, Trace, trace, trace_function
 from stator.capture.tracer import Tracer
@@ -55,6 +54,7 @@ from stator.resume.leave import Residual, residual_of
 from stator.resume.state import prepare_chain
 from stator.runtime import stance
 from stator.runtime.uncompiled import CalleesCompiled
+from stator.sizes import DynamicHistory, profile
 from stator.sizes.lowering import lower_guards
 from stator.tensors.engine import Uninitialised
 from stator.values.source import ModesExpectation, SourceTree
@@ -117,10 +117,18 @@ class Place:
         self.parent = events.current_compile_id()  # the entry that ends where this continuation begins
         self.table = core.EntryTable()
         self.records: list[EntryRecord] = []
-        self.history = History(region.options.dynamic)
+        self.turned: list[str] = []  # sources that turned dynamic, not yet in the profile
         self.limit_reported = False
         self.looked = False  # the stance had the first call only looked at
         self.failed = False  # compiling failed under suppress_errors: it runs eagerly for good
+
+    @functools.cached_property
+    def history(self) -> DynamicHistory:
+        """What was seen of sizes and numbers here; begins with what the profile knows of an earlier process."""
+        return DynamicHistory(self.region.options.dynamic, profile.known_at_start(self.profile_key), self.turned.append)
+
+    def forget_history(self) -> None:
+        self.__dict__.pop("history", None)
 
     # A miss
 
@@ -299,6 +307,9 @@ class Place:
         if result.broke is not None:
             self._report_break(result)
         entry = self._finish(result, residual, stages, function, values)
+        if self.turned:
+            profile.remember(self.profile_key, self.turned)
+            self.turned.clear()
         self._report_end(start, stages, result)
         return entry
 
@@ -432,6 +443,8 @@ class Place:
 
     # Provided by the kinds of place
 
+    profile_key: Any
+
     def trace(self, function: Any, values: tuple[Any, ...], known: dict[int, Break], around: Surroundings) -> Trace:
         raise NotImplementedError
 
@@ -479,6 +492,10 @@ class FunctionPlace(Place):
         super().__init__(region, code.co_qualname, region.number)
         self.code = code
 
+    @functools.cached_property
+    def profile_key(self) -> str:
+        return profile.key_of(self.code)
+
     def trace(self, function: Any, values: tuple[Any, ...], known: dict[int, Break], around: Surroundings) -> Trace:
         return trace_function(function, values, around.modes, around.functions, self.prepare, known)
 
@@ -509,6 +526,11 @@ class ContinuationPlace(Place):
         self.contexts = contexts
         self.depths: dict[int, Depth] = {}
         self.callable = core.Continuation(self.table, self.on_miss, layout.names())
+
+    @functools.cached_property
+    def profile_key(self) -> str:
+        rows = self.layout.frames
+        return profile.key_of(rows[0].code, ";".join(f"{row.code.co_qualname}:{row.pc}" for row in rows))
 
     def trace(self, function: Any, values: tuple[Any, ...], known: dict[int, Break], around: Surroundings) -> Trace:
         def start() -> Tracer:
@@ -615,7 +637,7 @@ def reset() -> None:
             with place.table.lock:
                 place.table.clear()
                 place.records.clear()
-                place.history = History(region.options.dynamic)
+                place.forget_history()
                 place.limit_reported = place.looked = place.failed = False
         region.continuations.clear()
 

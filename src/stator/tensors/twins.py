@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from stator.sizes import shapes
 from stator.sizes.function_rules import symbolic_shapes
 from stator.tensors import dynamo_free
 from stator.tensors.abstract import AbstractTensor
@@ -36,14 +37,12 @@ def twin_of(tensor: AbstractTensor) -> torch.Tensor:
     if twin is None:
         if tensor.layout is not torch.strided:
             raise NotImplementedError(f"a tensor of layout {tensor.layout}")
-        twin = torch.empty_strided(tensor.shape, tensor.strides, dtype=tensor.dtype, device=META)
+        twin = shapes.empty_strided(tensor.shape, tensor.strides, tensor.dtype, META)
         if tensor.requires_grad:
             twin.requires_grad_(True)
             if not tensor.is_leaf:
                 with torch.enable_grad():
                     twin = twin.clone()
-        if tensor.offset:
-            pass
         tensor.twin = twin
     assert isinstance(twin, torch.Tensor)
     return twin
@@ -124,6 +123,7 @@ def run(
     known: dict[int, AbstractTensor] = {}
     tensors: list[AbstractTensor] = []
     devices: list[torch.device] = []
+    numbers: list[torch.SymInt] = []
 
     def lower(leaf: Any) -> Any:
         if type(leaf) is AbstractTensor:
@@ -134,6 +134,8 @@ def run(
         if type(leaf) is torch.device:
             devices.append(leaf)
             return META
+        if type(leaf) is torch.SymInt:
+            numbers.append(leaf)
         return leaf
 
     low_args = map_leaves(args, lower)
@@ -153,8 +155,7 @@ def run(
         else:
             device = _device_of(tensors)
     original = function
-    symbolic = any(type(size) is torch.SymInt for tensor in tensors for size in (*tensor.shape, *tensor.strides))
-    if symbolic:
+    if numbers or any(type(size) is torch.SymInt for tensor in tensors for size in (*tensor.shape, *tensor.strides)):
         function = _symbolically(function)
     dynamo_free.settle_references()
     versions = {identity: tensor.twin._version for identity, tensor in known.items()}

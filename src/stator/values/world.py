@@ -33,6 +33,7 @@ from stator.values.constants import guard_kind, is_constant
 from stator.values.source import Source, SourceTree
 
 CONTAINERS = (list, dict, set, collections.deque, bytearray)
+_SYMBOLIC = (torch.SymInt, torch.SymFloat)
 
 
 class Missing:
@@ -102,6 +103,8 @@ class World:
         self.objects: dict[int, Any] = {}  # outside objects that are neither constants, containers nor tensors
         # Called with (value, source) before a plain number becomes a constant; may return a symbolic stand-in.
         self.generalise: Callable[[Any, Source], Any] | None = None
+        # Whether `generalise` would give a stand-in for a number that was looked at before.
+        self.would_vary: Callable[[Any, Source], bool] | None = None
         # Called with each new abstract tensor from outside; may make sizes symbolic.
         self.generalise_tensor: Callable[[AbstractTensor], None] | None = None
 
@@ -119,6 +122,8 @@ class World:
                 return symbolic
         guard = guard_kind(value)
         if guard is not None:
+            if kind is tuple and self._varies_in(value, source):
+                return self._shadow_immutable(value, source)
             source.guard(guard, value, self.location())
             if guard == "IS":
                 self.sources.setdefault(id(value), source)
@@ -174,7 +179,7 @@ class World:
             shadow = self._register(value, value, source)
             shadow.snapshot = tuple(value)
             return value
-        parts = [self.element(part, source.child("INDEX", index)) for index, part in enumerate(tuple.__iter__(value))]
+        parts = [self._part(part, source.child("INDEX", index)) for index, part in enumerate(tuple.__iter__(value))]
         kind = type(value)
         if all(new is old for new, old in zip(parts, tuple.__iter__(value), strict=True)):
             copy = value
@@ -189,6 +194,28 @@ class World:
         shadow = self._register(value, copy, source)
         shadow.snapshot = tuple(parts)
         return copy
+
+    def _part(self, value: Any, source: Source) -> Any:
+        """An item of a tuple. Tuples cannot be changed when a number in them is read: what varies is symbolic now."""
+        if type(value) in (int, float) and self.would_vary is not None and self.would_vary(value, source):
+            assert self.generalise is not None
+            symbolic = self.generalise(value, source)
+            return value if symbolic is None else symbolic
+        return self.element(value, source)
+
+    def _varies_in(self, value: tuple[Any, ...], source: Source) -> bool:
+        """Whether a number in a constant tuple varies; the others are remembered."""
+        if self.generalise is None or self.would_vary is None:
+            return False
+        varies = False
+        for index, part in enumerate(value):
+            if type(part) in (int, float):
+                child = source.child("INDEX", index)
+                if self.would_vary(part, child):
+                    varies = True
+                else:
+                    self.generalise(part, child)
+        return varies
 
     def _shadow(self, value: Any, source: Source) -> Any:
         kind: Any = type(value)
@@ -279,7 +306,14 @@ class World:
         """Make a number of a list or dict symbolic where it varies, in the copy as in what the copy started from."""
         snapshot, copy = shadow.snapshot, shadow.copy
         value = snapshot[position]
-        if self.generalise is None or type(value) not in (int, float) or not isinstance(copy, (list, dict)):
+        if type(value) in _SYMBOLIC:
+            return True
+        if self.generalise is None or type(value) not in (int, float):
+            return False
+        if isinstance(copy, tuple):
+            self.generalise(value, source)  # remembered: a tuple with another number has a stand-in from the start
+            return False
+        if not isinstance(copy, (list, dict)):
             return False
         place = snapshot[position - 1] if isinstance(copy, dict) else position
         base: Any = list

@@ -19,6 +19,7 @@ from stator.capture.library import (
     functional,
     inference,
     modules,
+    numbers,
     polyfills,
     standard,
     torch_overrides,
@@ -41,6 +42,7 @@ FUNCTIONS: dict[Any, FunctionHandler] = {
     **higher_order.FUNCTIONS,
     **functional.FUNCTIONS,
     **training.FUNCTIONS,
+    **numbers.FUNCTIONS,
 }
 CLASSES: dict[type, ClassHandler] = {
     **classes.CLASSES,
