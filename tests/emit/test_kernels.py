@@ -135,8 +135,31 @@ def test_an_index_out_of_range_raises():
     table, places = torch.randn(10, 4), torch.tensor([0, 9, 3])
     program = compiled(lambda t, i: [F.embedding(i, t) * 2], table, places)
     torch.testing.assert_close(program(table, places)[0], table[places] * 2)
-    with pytest.raises(RuntimeError, match="out of range"):
+    with pytest.raises(IndexError, match="out of range"):
         program(table, torch.tensor([0, 10, 3]))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda t, i: F.embedding(i, t),
+        lambda t, i: t[i],
+        lambda t, i: t.index_select(0, i),
+        lambda t, i: t.gather(0, i[:, None]),
+        lambda t, i: F.cross_entropy(t[:3], i),
+        lambda t, i: torch.take(t, i * 4),
+        lambda t, i: t.scatter(0, i[:, None], 1.0),
+    ],
+)
+def test_places_out_of_range_raise_what_eager_raises(function):
+    table, places = torch.randn(10, 4), torch.tensor([0, 12, 3])
+    program = compiled(lambda t, i: [function(t, i) * 2], table, torch.tensor([0, 1, 2]))
+    with pytest.raises((IndexError, RuntimeError)) as theirs:
+        function(table, places)
+    with pytest.raises(type(theirs.value)) as mine:
+        program(table, places)
+    assert type(mine.value) is type(theirs.value)
+    assert any("test_kernels.py" in note for note in mine.value.__notes__)
 
 
 def test_operators_without_rows_stand_between_kernels():

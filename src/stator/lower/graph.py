@@ -16,11 +16,14 @@ from typing import Any
 import torch
 
 from stator import config, events
+from stator.aot import operators
+from stator.aot.writes import WriteCopies
 from stator.exc import InternalStatorError
 from stator.loops.integers import Size
 from stator.loops.ir import Buffer, loads_of
 from stator.lower import decompositions
 from stator.lower.context import Lowering
+from stator.lower.indexing import REFUSALS
 from stator.lower.symbols import Symbols
 from stator.lower.table import rule_of
 from stator.lower.values import OPAQUE, Lazy, NotLowered, Number, Step, Stored, flatten
@@ -117,6 +120,9 @@ class GraphLowering:
             self.lowering.current = node.meta.get("val")
             self.values[node] = self.lowering.call(target, self.argument(node.args), {}, "runs graphs of its own")
             return
+        if isinstance(target, WriteCopies):
+            self.values[node] = self.write_copies(target.op, node)
+            return
         if not isinstance(target, torch._ops.OpOverload) or target in SIZE_QUESTIONS:
             self.values[node] = self.plain_call(node)
             return
@@ -140,6 +146,37 @@ class GraphLowering:
             kind = float if isinstance(meta, torch.SymFloat) else bool
             return Number(kind, node.target, tuple(self.argument(node.args)))
         raise InternalStatorError(f"a functional graph calls {node.target}", reason="graph_form")
+
+    def write_copies(self, operator: torch._ops.OpOverload, node: torch.fx.Node) -> tuple[Any, ...]:
+        """An operator that writes its arguments, called on copies: its own results, then the copies."""
+        arguments, keywords = self.argument(node.args), self.argument(node.kwargs)
+        row = operators.facts(operator)
+        metas = list(node.meta["val"])
+        fresh = sum(alias is None for alias in row.returns)
+        left = iter(metas[fresh:])
+        copies: list[Any] = []
+
+        def copied(value: Any) -> Any:
+            if isinstance(value, (list, tuple)):
+                return [copied(entry) for entry in value]
+            if not isinstance(value, (Stored, Lazy)):
+                return value
+            meta = next(left)
+            copy = self.call(torch.ops.aten.clone.default, [value], {}, meta, 0)
+            copies.append(self.lowering.store(copy, self.lowering.sizes(meta.stride())))
+            return copies[-1]
+
+        for position in row.written:
+            value = copied(operators.argument(row, position, tuple(arguments), keywords))
+            if value is not None:
+                arguments, keywords = operators.replace_argument(row, position, tuple(arguments), keywords, value)
+        own = iter(metas[:fresh])
+        described = [next(own) if alias is None else None for alias in row.returns]
+        self.lowering.current = described[0] if len(described) == 1 else described
+        results = self.lowering.call(operator, arguments, keywords, "writes its arguments")
+        listed = [results] if len(described) == 1 else results
+        kept = [value for value, alias in zip(listed, row.returns, strict=True) if alias is None]
+        return (*kept, *copies)
 
     def argument(self, value: Any) -> Any:
         if isinstance(value, torch.fx.Node):
@@ -227,7 +264,12 @@ class GraphLowering:
         except Exception as error:
             return None, f"its decomposition raised {type(error).__name__}: {error}"
         known: dict[int, Any] = {recorder.reference(made).number: value for made, value in values}
-        return self.retyped(self.replay(calls, returned, known, depth), meta), ""
+        outer = self.lowering.refusal
+        self.lowering.refusal = REFUSALS.get(operator.overloadpacket.__name__, outer)
+        try:
+            return self.retyped(self.replay(calls, returned, known, depth), meta), ""
+        finally:
+            self.lowering.refusal = outer
 
     def retyped(self, value: Any, meta: Any) -> Any:
         """Results in the types the trace saw: a decomposition may keep statistics more precisely than the operator."""

@@ -21,6 +21,7 @@ import torch
 from stator.runtime.integers import IntExpr
 from stator.runtime.plan import (
     HOLDS_TENSOR,
+    Expect,
     Extern,
     Item,
     Plan,
@@ -51,7 +52,7 @@ def unmarked_aliases(op: Any) -> bool:
 def sharers(step: Step) -> list[Slot]:
     """The slots whose memory the results of a step may share."""
     match step:
-        case View():
+        case View() | Expect():
             return [step.base]
         case Item():
             return [step.source]
@@ -74,7 +75,7 @@ def settle(plan: Plan) -> Plan:
         origins = {origin for slot in sharers(step) for origin in shared[slot.index]}
         for result in results(step):
             shared[result.index] |= origins
-            if isinstance(step, View):
+            if isinstance(step, (View, Expect)):
                 needed[result.index] |= needed[step.base.index]
             else:
                 needed[result.index] |= {origin for origin in origins if plan.slots[origin].kind == "arena"}

@@ -24,7 +24,7 @@ from stator.loops.schedule import schedule
 from stator.loops.split import split_reductions
 from stator.loops.verify import verify_kernel
 from stator.lower.graph import Lowered, lower
-from stator.lower.values import DTYPES, Number, OperatorCall, Stored
+from stator.lower.values import DTYPES, OPAQUE, Number, OperatorCall, Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,9 @@ class Options:
 
 # Ways to compile a graph, each surer and slower than the last: (what it is called, without fusion, operators only).
 RETREATS = (("", False, False), ("fused kernels", True, False), ("kernels", True, True))
+
+# Operators whose results are always contiguous, as their shape functions say.
+KEEP_PROMISES = frozenset({"aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default"})
 
 _reported: set[str] = set()
 
@@ -117,6 +120,8 @@ class Assembly:
         self.slots: dict[Buffer, Any] = {}
         self.symbols: dict[str, Any] = {}
         self.numbers: dict[Number, Any] = {}
+        self.makers: dict[Buffer, OperatorCall] = {}
+        self.expected: dict[Buffer, Any] = {}
         self.returned = {value.buffer for value in lowered.outputs if isinstance(value, Stored)}
 
     def build(self) -> Any:
@@ -222,8 +227,19 @@ class Assembly:
             )
         return slot
 
+    def _readable(self, buffer: Buffer) -> Any:
+        """The slot of a buffer as kernels and views see it: an operator's result is what the trace said it would be."""
+        slot, maker = self._slot(buffer), self.makers.get(buffer)
+        if maker is None or buffer.type == OPAQUE or str(maker.operator) in KEEP_PROMISES:
+            return slot
+        if buffer not in self.expected:
+            sizes, strides = self.sizes(buffer.sizes), self.sizes(buffer.strides)
+            what, line = str(maker.operator), maker.line or None
+            self.expected[buffer] = self.builder.expect(slot, sizes, strides, DTYPES[buffer.type], what, line)
+        return self.expected[buffer]
+
     def _kernel(self, kernel: Kernel, compiled: Compiled) -> None:
-        tensors = [self._slot(buffer) for buffer in kernel.buffers]
+        tensors = [self._readable(buffer) for buffer in kernel.buffers]
         ints = [self._atom(atom) for atom in kernel.symbols]
         shape = compiled.shape
         total = self.size(shape.total)
@@ -231,13 +247,14 @@ class Assembly:
         self.builder.kernel(compiled.address, compiled.owner, kernel.name, tensors, ints, total, shape.grain, line)
 
     def _operator(self, call: OperatorCall) -> None:
+        self.makers.update(dict.fromkeys(call.made(), call))
         arguments = self._argument(call.arguments)
         keywords = {name: self._argument(value) for name, value in call.keywords.items()}
         if isinstance(call.operator, torch._ops.HigherOrderOperator):
             (slot,) = self.builder.python(call.operator, arguments, ("list",), call.line or None)
             self._bind_result(call.results, slot)
             return
-        slots = self.builder.extern(call.operator, arguments, keywords, call.line or None)
+        slots = self.builder.extern(call.operator, arguments, keywords, call.line or None, call.instead)
         for result, slot in zip(call.results, slots, strict=True):
             self._bind_result(result, slot)
 
@@ -266,6 +283,7 @@ class Assembly:
         slot = self._slot(buffer)
         if value.sizes == buffer.sizes and value.strides == buffer.strides and value.offset == 0:
             return slot
+        slot = self._readable(buffer)
         return self.builder.view(slot, self.sizes(value.sizes), self.sizes(value.strides), self.size(value.offset))
 
     def _output(self, value: Any) -> Any:
