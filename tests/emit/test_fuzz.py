@@ -7,8 +7,13 @@ import pytest
 import torch
 from cpu_graphs import compiled
 from hypothesis import HealthCheck, given, settings
+from mixed_programs import failure
 
-from stator import config
+from stator import aot, config
+from stator.emit.cpu import Options, compile_graph
+from stator.runtime.program import ProgramBuilder
+
+OPTIONS = Options(ProgramBuilder)
 
 EXAMPLES = int(os.environ.get("STATOR_FUZZ_EXAMPLES", "40"))
 SPECIAL = (0.0, -0.0, float("nan"), float("inf"), -float("inf"), 1e-42, -1e-40, 3.4e38)
@@ -107,6 +112,23 @@ def check(program, table, special, **tolerance):
         found = compiled(function, *inputs)(*inputs)
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, equal_nan=True, **tolerance)
+
+
+@pytest.mark.parametrize("first", range(0, EXAMPLES * 2, 40))
+def test_mixed_programs(first):
+    """Types, layouts, places and writes mixed, to the last bit; a failure names its seed."""
+    with config.patch(strict=True):
+        found = [failure(seed, functional) for seed in range(first, min(first + 40, EXAMPLES * 2))]
+    assert not any(found), "\n".join(filter(None, found))
+
+
+def functional(function, *inputs):
+    """The function as a program, what it writes made functional first."""
+    graph = torch.fx.Graph()
+    places = tuple(graph.placeholder(f"x{number}") for number in range(len(inputs)))
+    graph.output(graph.call_function(function, places))
+    module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    return aot.backend(lambda graph, examples: compile_graph(graph, examples, options=OPTIONS))(module, list(inputs))
 
 
 SETTINGS = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)

@@ -43,7 +43,8 @@ POINTWISE: dict[str, str] = {
         gelu silu elu leaky_relu mish hardswish hardsigmoid softplus log_sigmoid_backward addcmul addcdiv
         threshold gelu_backward silu_backward leaky_relu_backward tanh_backward sigmoid_backward
         hardtanh_backward threshold_backward softplus_backward elu_backward hardswish_backward pow lerp floor_divide
-        logaddexp logaddexp2 heaviside hypot nextafter xlogy native_dropout_backward
+        bitwise_left_shift bitwise_right_shift __lshift__ __rshift__ logaddexp logaddexp2 heaviside hypot nextafter
+        xlogy native_dropout_backward
     """,
     "float": """
         sin cos tan asin acos atan sinh cosh tanh exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sigmoid erf

@@ -9,7 +9,7 @@ failure is reported once with reason `lowering_failed`, and raises under `config
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -220,7 +220,7 @@ class GraphLowering:
         self.lowering.current = meta
         mark = len(self.lowering.steps)
         try:
-            return rule(self.lowering, *arguments, **keywords), ""
+            return self.laid_out(rule(self.lowering, *arguments, **keywords), meta), ""
         except NotLowered as refusal:
             why = str(refusal)
         except Exception as error:
@@ -228,6 +228,12 @@ class GraphLowering:
             report_failure(str(operator), why, error, self.lowering.line)
         self.discard(mark)
         return None, why
+
+    def laid_out(self, value: Any, meta: Any) -> Any:
+        """A value that is stored later is stored as eager would: under the strides the trace saw."""
+        if isinstance(value, Lazy) and value.layout is None and hasattr(meta, "stride"):
+            value.layout = self.lowering.sizes(meta.stride())
+        return value
 
     def discard(self, mark: int) -> None:
         """Forget unfinished work: steps after the mark whose buffers nothing refers to yet are dead code later on, but
@@ -340,9 +346,12 @@ class GraphLowering:
         listed: Any = returned if isinstance(returned, (list, tuple)) else (returned,)
         for entry in listed:
             value = self.argument(entry)
-            if isinstance(value, Lazy):
-                meta = entry.meta["val"]
-                strides = self.lowering.sizes(meta.stride())
+            if isinstance(value, Stored) and value.buffer.role == "temporary" and value.type != OPAQUE:
+                strides = self.lowering.sizes(entry.meta["val"].stride())
+                if not same_layout(value.sizes, value.strides, strides):
+                    value = self.lowering.write(value, strides)
+            elif isinstance(value, Lazy):
+                strides = self.lowering.sizes(entry.meta["val"].stride())
                 if value.stored is None or tuple(value.stored.strides) != strides:
                     value = self.output_of(value, strides)
                 else:
@@ -354,6 +363,13 @@ class GraphLowering:
             value.stored = self.lowering.write(value, strides)
             return value.stored
         return self.lowering.write(value, strides)
+
+
+def same_layout(sizes: Sequence[Size], one: Sequence[Size], other: Sequence[Size]) -> bool:
+    """Whether strides agree where they matter."""
+    if any(size == 0 for size in sizes):
+        return True
+    return all(size == 1 or mine == theirs for size, mine, theirs in zip(sizes, one, other, strict=True))
 
 
 def reads_of(value: Lazy) -> list[tuple[Buffer, Size]]:

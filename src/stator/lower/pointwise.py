@@ -59,6 +59,8 @@ def sub(x: Expression, y: Expression, alpha: Expression | None = None) -> Expres
         raise NotLowered("subtraction of booleans")
     if alpha is None or build.is_constant(alpha, 1):
         return apply("sub", x, y)
+    if build.is_constant(alpha, 0.0):
+        return add(x, y, alpha)  # of an integer zero there is no negative one
     return add(x, y, apply("neg", alpha))
 
 
@@ -359,8 +361,12 @@ ROWS: dict[str, Row] = {
 
 # Formulas whose string arguments choose a variant.
 KEYWORDS = frozenset({"rounding_mode"})
-# Of these ATen reads a scalar operand in the type it computes in; elsewhere a scalar is first rounded to the tensors'.
-UNROUNDED_SCALARS = frozenset({"add", "sub", "rsub", "mul", "div", "true_divide", "addcmul", "addcdiv"})
+# Of these ATen reads a number, or a tensor without dimensions, in the type it computes in; all other operands of
+# another type than the common one are first rounded to that: name -> positions (-1: by name).
+UNROUNDED_SCALARS: dict[str, frozenset[int]] = {
+    "mul": frozenset({0, 1}), "div": frozenset({1}), "true_divide": frozenset({1}), "addcmul": frozenset({-1}),
+    "addcdiv": frozenset({-1}),
+}  # fmt: skip
 
 
 def computing_type(type_: str) -> str:
@@ -403,6 +409,11 @@ def _category(dtype: torch.dtype) -> int:
     return 0 if dtype == torch.bool else 1
 
 
+def is_scalar(value: Any) -> bool:
+    """A number, or a tensor without dimensions."""
+    return not isinstance(value, (Stored, Lazy)) or not value.sizes
+
+
 class Computation:
     """One call of a row: which operands take part, in which type, over which shape."""
 
@@ -425,12 +436,18 @@ class Computation:
         type_ = self._type(arguments, operands)
         if type_ not in self.row.types:
             raise NotLowered(f"{self.name} over {type_}")
+        self.exempt = {
+            position
+            for position in UNROUNDED_SCALARS.get(self.name, ())
+            if position < 0 or (position < len(arguments) and is_scalar(arguments[position]))
+        }
         prepared = [self._operand(value) for value in arguments]
         prepared_named = {name: value if name in KEYWORDS else self._operand(value) for name, value in named.items()}
 
         def element(indices: tuple[Size, ...]) -> Expression:
             def read(position: int, value: Any) -> Any:
-                return self._read(value, indices, self._operand_type(position, type_))
+                small = "" if position in self.exempt or type_ != "f32" else self.small
+                return self._read(value, indices, self._operand_type(position, type_), small)
 
             values = [read(position, value) for position, value in enumerate(prepared)]
             named_values = {
@@ -447,8 +464,10 @@ class Computation:
         if any(isinstance(value, (Stored, Lazy)) and value.type == OPAQUE for value in given):
             raise NotLowered("operands of a type the loop language lacks")
         promotion = self.row.promotion
+        common = type_name(promote(given)) if promotion == "compare" else self.result
+        self.small = common if common in SMALL_FLOATS else ""
         if promotion == "compare":
-            return computing_type(type_name(promote(given)))
+            return computing_type(common)
         if promotion in ("where", "masked_fill"):
             return self.result
         return computing_type(self.result)
@@ -469,11 +488,13 @@ class Computation:
             return value
         raise NotLowered(f"an argument of type {type(value).__name__}")
 
-    def _read(self, value: Any, indices: tuple[Size, ...], type_: str) -> Expression | None:
+    def _read(self, value: Any, indices: tuple[Size, ...], type_: str, small: str) -> Expression | None:
+        """An operand in the type computed in, rounded to the half type `small` before."""
         if value is None:
             return None
         if isinstance(value, (Stored, Lazy)):
-            return convert(value.at(indices), type_)
+            element = value.at(indices)
+            return convert(convert(element, small) if small else element, type_)
         if hasattr(value, "terms"):
             return convert(build.index_expression(value), type_)
         if isinstance(value, Number):
@@ -481,14 +502,10 @@ class Computation:
             if type_ in INTEGERS or (type_ == "b1" and value.type is float):
                 raise NotLowered("a float where integers are computed")
             number = value.memory.at(())
-            if self.result in SMALL_FLOATS and type_ == "f32" and self.name not in UNROUNDED_SCALARS:
-                number = convert(number, self.result)
-            return convert(number, type_)
+            return convert(convert(number, small) if small else number, type_)
         if isinstance(value, float) and (type_ in INTEGERS or type_ == "b1"):
             raise NotLowered("a float where integers are computed")
-        if self.result in SMALL_FLOATS and type_ == "f32" and self.name not in UNROUNDED_SCALARS:
-            return convert(build.number(value, self.result), "f32")
-        return build.number(value, type_)
+        return convert(build.number(value, small), type_) if small else build.number(value, type_)
 
 
 def rule(name: str, row: Row) -> Callable[..., Any]:

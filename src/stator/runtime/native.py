@@ -354,7 +354,7 @@ class _Encoding:
                 if dtype is None:
                     raise NotNative(f"libtorch's interface has no number for {memory.dtype}")
                 where = (self.numbers(memory.sizes), self.numbers(memory.strides), dtype)
-                otherwise = functools.partial(as_expected, dtype=memory.dtype, what=step.what)
+                otherwise = functools.partial(as_expected, dtype=memory.dtype, what=step.what, view=step.view)
                 return (EXPECT, slot.index, base.index, *where, otherwise, note(step.what, step.line))
             case Item(slot, source, index):
                 return (ITEM, slot.index, source.index, index, None)

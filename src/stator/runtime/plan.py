@@ -130,6 +130,7 @@ class Expect:
     base: Slot
     memory: Memory
     what: str
+    view: bool  # a view is laid out as its argument is, which the trace may have seen otherwise
     line: str | None
 
 

@@ -38,6 +38,7 @@ from stator.runtime.plan import (
     leaves,
     reads,
 )
+from stator.runtime.text import operator_name
 
 __all__ = ["IntExpr", "Integer", "ProgramBuilder", "Slot"]
 
@@ -189,14 +190,15 @@ class ProgramBuilder:
         sizes: Sequence[Integer],
         strides: Sequence[Integer],
         dtype: torch.dtype,
-        what: str,
+        op: Any,
         user_line: str | None = None,
     ) -> Slot:
-        """What operator `what` left in `slot`, as the trace described it: kernels read it so."""
+        """What an operator left in `slot`, as the trace described it: kernels read it so."""
         expected = self._slot("tensor")
         memory = Memory(tuple(sizes), tuple(strides), dtype, torch.device("cpu"))
         self._memory[expected.index] = memory
-        self._step(Expect(expected, self._tensor(slot), memory, what, user_line))
+        view = any(result.alias_info is not None for result in getattr(getattr(op, "_schema", None), "returns", ()))
+        self._step(Expect(expected, self._tensor(slot), memory, operator_name(op), view, user_line))
         return expected
 
     def mutated(self, slot: Slot) -> None:

@@ -139,7 +139,8 @@ def run_step(step: Step, slots: list[Any]) -> None:
         case Expect(slot, base, memory):
             shape = tuple(evaluate(size, slots) for size in memory.sizes)
             layout = tuple(evaluate(stride, slots) for stride in memory.strides)
-            slots[slot.index] = as_expected(slots[base.index], shape, layout, dtype=memory.dtype, what=step.what)
+            found = slots[base.index]
+            slots[slot.index] = as_expected(found, shape, layout, dtype=memory.dtype, what=step.what, view=step.view)
         case Item(slot, source, index):
             slots[slot.index] = slots[source.index][index]
         case Release(released):
@@ -178,7 +179,7 @@ _reported: set[str] = set()
 
 
 def as_expected(
-    tensor: Any, sizes: tuple[int, ...], strides: tuple[int, ...], *, dtype: torch.dtype, what: str
+    tensor: Any, sizes: tuple[int, ...], strides: tuple[int, ...], *, dtype: torch.dtype, what: str, view: bool
 ) -> torch.Tensor:
     """The tensor in a type and under strides: itself where it is so, else a copy, reported once for each operator."""
     if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != sizes:
@@ -187,7 +188,7 @@ def as_expected(
     pairs = zip(sizes, tensor.stride(), strides, strict=True)
     if tensor.dtype == dtype and (tensor.numel() == 0 or all(size == 1 or one == other for size, one, other in pairs)):
         return tensor
-    if what not in _reported:
+    if what not in _reported and not view:
         _reported.add(what)
         emit("fallback", reason="operator_broke_promise", detail=f"{what} gave {tensor.dtype} {tuple(tensor.stride())}")
     return torch.empty_strided(sizes, strides, dtype=dtype, device=tensor.device).copy_(tensor)

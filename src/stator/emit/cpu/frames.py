@@ -96,6 +96,8 @@ class Frame:
             self.prepare_integer(store.index)
 
     def prepare_integer(self, index: Size) -> None:
+        if self.step(index) is None:
+            return  # computed lane by lane, where it is used
         part = self._known_part(index, self.known)
         if not isinstance(part, int) and part != 0:
             self.whole(part)

@@ -234,7 +234,7 @@ class Assembly:
             return slot
         if buffer not in self.expected:
             sizes, strides = self.sizes(buffer.sizes), self.sizes(buffer.strides)
-            what, line = str(maker.operator), maker.line or None
+            what, line = maker.operator, maker.line or None
             self.expected[buffer] = self.builder.expect(slot, sizes, strides, DTYPES[buffer.type], what, line)
         return self.expected[buffer]
 
