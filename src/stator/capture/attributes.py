@@ -126,6 +126,8 @@ class Attributes(TracerState):
             return self.native(getattr, specialised(target), name)
         if name == "__traceback__" and isinstance(target, BaseException):
             self.require_traceback(target)
+        if kind is types.TracebackType and id(target) in self.tracebacks:
+            self.require_traceback(self.tracebacks[id(target)][1])
         getter = lookup_special(kind, "__getattribute__")
         if getter is not object.__getattribute__:
             return self._custom_getattribute(target, getter, name)
@@ -179,10 +181,12 @@ class Attributes(TracerState):
             if attribute.fget is None:
                 return self.native(getattr, target, name)
             self._guard_lookup(kind, name, attribute)
+            fallback = lookup_special(kind, "__getattr__")
+            if fallback is not None:
+                self.indirect()
             try:
                 return self.call(attribute.fget, [target], {})
             except UserException as error:
-                fallback = lookup_special(kind, "__getattr__")
                 if isinstance(error.value, AttributeError) and fallback is not None:
                     return self.call(fallback, [target, name], {})
                 raise
@@ -257,6 +261,7 @@ class Attributes(TracerState):
             return self._bound_to_class(attribute, kind)
         if holder is functools.cached_property:
             self._guard_lookup(kind, name, attribute)
+            self.indirect()  # the value has to be stored when it is there
             value = self.call(attribute.func, [target], {})
             self.raw_store(target, name, value)
             return value
@@ -520,6 +525,9 @@ class Attributes(TracerState):
     def raw_store(self, target: Any, name: str, value: Any) -> None:
         """`object.__setattr__`."""
         kind = type(target)
+        if name == "__traceback__" and id(target) in self.passed:
+            row = self.tracebacks.get(id(value))
+            self.passed[id(target)] = [] if row is None else list(row[2])
         if type(target) is AbstractTensor:
             self.store_tensor_attr(target, name, value)
             return

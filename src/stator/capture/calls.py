@@ -20,7 +20,8 @@ from stator import config
 from stator._native.core import Dispatcher
 from stator.capture import higher_order, marks, nonstrict
 from stator.capture.attributes import is_trusted
-from stator.capture.control import Break, UserException
+from stator.capture.changes import Changes, caller_step
+from stator.capture.control import Break, Restart, UserException
 from stator.capture.frame import NULL, UNBOUND, Frame, Pending
 from stator.capture.instance_dicts import InstanceDictMethod
 from stator.capture.library import CLASSES, CODES, FUNCTIONS, INSTANCES, LATE_FUNCTIONS
@@ -29,9 +30,10 @@ from stator.capture.library.methods import call_c_method
 from stator.capture.library.pure import is_pure
 from stator.capture.operators import lookup_special, specialised
 from stator.capture.state import TracerState
+from stator.capture.symbolic import SYMBOLIC
 from stator.capture.torch_functions import Role, role_of
 from stator.tensors.abstract import AbstractTensor
-from stator.values.constants import guard_kind
+from stator.values.constants import guard_kind, is_constant
 
 GENERATOR = 0x20
 COROUTINE = 0x80 | 0x200 | 0x100
@@ -102,14 +104,25 @@ class Calls(TracerState):
         if mark is not None:
             return self._call_marked(function, mark, args, kwargs)
         if kind is functools._lru_cache_wrapper:
-            # The cache only spares work; interpreting the function again gives the same value.
-            return self.call(function.__wrapped__, args, kwargs)
+            return self._call_cached(function, args, kwargs)
         if lookup_special(kind, "__call__") is None:
             raise UserException(TypeError(f"'{kind.__name__}' object is not callable"))
         method = self.special(function, "__call__")
         if type(method) in C_CALLABLES:
             raise Break("opaque_callable", describe(function))
         return self.call(method, args, kwargs)
+
+    def _call_cached(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """A call through `functools.lru_cache`: where it only computes, the cache only spares work."""
+        self.indirect()  # what a function gives that breaks must get into its cache: the call runs as a whole
+        before = Changes(self, (args, kwargs))
+        value = self.call(function.__wrapped__, args, kwargs)
+        changed = before.changed(self)
+        if not changed and not (type(value) is AbstractTensor or type(value) in SYMBOLIC or is_constant(value)):
+            changed = f"gives a {type(value).__name__}, the same one each time"
+        if changed:
+            raise Restart(caller_step(self), Break("opaque_callable", f"a cached function that {changed}"))
+        return value
 
     def _opened_method(self, method: types.MethodType, args: list[Any]) -> tuple[Any, list[Any]]:
         """Function and arguments of a bound method; what is in one from outside is the user's."""

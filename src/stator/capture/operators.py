@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from stator.capture.changes import Changes
 from stator.capture.control import Break, UserException
 from stator.capture.instance_dicts import InstanceDict, InstanceDictMethod
 from stator.capture.shown import Shown
@@ -651,7 +652,17 @@ class Operators(TracerState):
         if method is object.__hash__ or not isinstance(method, types.FunctionType):
             return value
         if not self.world.is_outside(value) and not self.overlay_of(value):
-            return value  # the trace's own object: its attributes are where its methods look
+            # The trace's own object: its attributes are where its methods look. C code calls the method, as often as
+            # it likes: it may do nothing but compute.
+            if id(value) not in self.hashed:
+                before = Changes(self, value)
+                self.call(self.special(value, "__hash__"), [], {})
+                changed = before.changed(self)
+                if changed:
+                    raise Break("c_reads_object", f"hashing a {type(value).__name__}, which {changed}")
+                self.hashed.add(id(value))
+                self.world.kept.append(value)
+            return value
         if isinstance(value, torch.nn.Module):
             return value
         raise Break("c_reads_object", f"hashing a {type(value).__name__}")

@@ -12,6 +12,7 @@ State: one trace, one thread; nothing is shared.
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -31,6 +32,8 @@ from stator.values.world import World
 class TracerState:
     """The data of one trace."""
 
+    finished = True  # once it was released
+
     def __init__(self, tree: SourceTree) -> None:
         self.tree = tree
         self.frames: list[Frame] = []
@@ -49,7 +52,13 @@ class TracerState:
         self.arrived: BaseException | None = None
         self.error_on_break: bool | None = None  # what `error_on_graph_break` says here, if anything
         self.raised_at: dict[int, int] = {}  # id of an exception -> the step that first raised it
+        # id of an exception -> the instructions it passed, innermost first
+        self.passed: dict[int, list[tuple[types.CodeType, int, dict[str, Any]]]] = {}
+        # id of a stand-in for a traceback -> it, its exception, the places
+        self.tracebacks: dict[int, tuple[types.TracebackType, BaseException, list[Any]]] = {}
         self.raised_step = 0  # where the exception that is under way was first raised
+        self.index_walks: dict[int, Any] = {}  # id of our iterator over `__getitem__` -> it, its object, the index
+        self.hashed: set[int] = set()  # own objects whose `__hash__` is known to only compute
         self.own_functions: dict[int, Any] = {}
         self.generators: dict[int, Any] = {}  # id of a generator object of ours -> its driver
         self.loaded_globals: dict[tuple[int, str], Any] = {}
@@ -105,6 +114,18 @@ class TracerState:
         if step is not None:
             raise Restart(step, Break("traceback_needed", type(error).__name__))
 
+    def traceback_of(self, error: BaseException) -> types.TracebackType | None:
+        """The traceback of an exception that is being handled, to be handed on but not looked into.
+
+        For an exception of the trace it is a stand-in: the places it passed are known, its frames never ran.
+        """
+        places = self.passed.get(id(error))
+        if places is None:
+            return error.__traceback__
+        stand_in = types.TracebackType(None, sys._getframe(), 0, 1)
+        self.tracebacks[id(stand_in)] = (stand_in, error, list(places))
+        return stand_in
+
     # Running natively
 
     def native(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -112,6 +133,8 @@ class TracerState:
         try:
             made = function(*args, **kwargs)
             self.born[id(made)] = self.frames[-1].step
+            if type(made) is tuple:
+                self.born.update((id(part), self.frames[-1].step) for part in made)
             return made
         except TraceControl:
             raise

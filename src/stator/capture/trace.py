@@ -167,38 +167,36 @@ def trace(
         tracer.break_at = break_at
         if prepare is not None:
             prepare(tracer)
-        frames = make_frames(tracer)
-        try:
-            result = _trace_once(tracer, frames)
-        except Restart as restart:
-            break_at = {**break_at, restart.step: restart.broke}
-            continue
-        except RecursionError:
-            break_at = {**break_at, tracer.frames[0].step: Break("recursion_limit")}
-            continue
-        if result.ending is Ending.RAISED and result.value is tracer.arrived:
-            return result
-        if result.ending is Ending.RAISED:
-            # The original code raises it again, from the operation that did: traceback and handlers are then real.
-            detail = type(result.value).__name__
-            break_at = {**break_at, tracer.raised_step: Break("program_raises", detail)}
-            raising = tracer.tree
-            continue
-        if result.ending is Ending.SKIPPED and len(tracer.frames) > 1:
-            break_at = {**break_at, tracer.frames[-2].step: Break("skipped_frame", tracer.frames[-1].code.co_qualname)}
-            continue
-        if result.broke is None:
-            return result
-        cut = first_indirect(tracer)
-        if cut is None and tracer.broke_in_c and tracer.frames[-1].step not in break_at:
-            cut = -1  # C code was in the middle of it: an iterator may have moved
-        if cut is None:
-            if raising is not None and result.broke.reason == "program_raises":
+        result = _trace_once(tracer, make_frames(tracer))
+        found = result if isinstance(result, Restart) else _better_break(result, break_at)
+        if found is None:
+            assert isinstance(result, Trace)
+            if raising is not None and result.broke is not None and result.broke.reason == "program_raises":
                 # A call that would not raise is not this entry's: what follows is compiled with the operation.
                 tracer.tree.adopt(raising)
             return result
-        # Half of an instruction has run, and its effects with it: trace again, and break before it.
-        break_at = {**break_at, tracer.frames[cut].step: result.broke}
+        break_at = {**break_at, found.step: found.broke}
+        raising = tracer.tree if found.broke.reason == "program_raises" else raising
+        tracer.release()
+
+
+def _better_break(result: Trace, break_at: Mapping[int, Break]) -> Restart | None:
+    """Where the trace should have broken off instead, if anywhere."""
+    tracer = result.tracer
+    if result.ending is Ending.RAISED:
+        if result.value is tracer.arrived:
+            return None
+        # The original code raises it again, from the operation that did: traceback and handlers are then real.
+        return Restart(tracer.raised_step, Break("program_raises", type(result.value).__name__))
+    if result.ending is Ending.SKIPPED and len(tracer.frames) > 1:
+        return Restart(tracer.frames[-2].step, Break("skipped_frame", tracer.frames[-1].code.co_qualname))
+    if result.broke is None:
+        return None
+    cut = first_indirect(tracer)
+    if cut is None and tracer.broke_in_c and tracer.frames[-1].step not in break_at:
+        cut = -1  # C code was in the middle of it: an iterator may have moved
+    # Half of an instruction has run, and its effects with it: trace again, and break before it.
+    return None if cut is None else Restart(tracer.frames[cut].step, result.broke)
 
 
 def first_indirect(tracer: Tracer) -> int | None:
@@ -209,7 +207,7 @@ def first_indirect(tracer: Tracer) -> int | None:
     return None
 
 
-def _trace_once(tracer: Tracer, frames: list[Frame]) -> Trace:
+def _trace_once(tracer: Tracer, frames: list[Frame]) -> Trace | Restart:
     before = Modes.now()
     with modes_restored():
         try:
@@ -221,6 +219,10 @@ def _trace_once(tracer: Tracer, frames: list[Frame]) -> Trace:
             return Trace(tracer, Ending.SKIPPED, before, Modes.now())
         except UserException as error:
             return Trace(tracer, Ending.RAISED, before, Modes.now(), value=error.value)
+        except Restart as restart:
+            return restart
+        except RecursionError:
+            return Restart(tracer.frames[0].step, Break("recursion_limit"))
         else:
             tracer.world.distinguish()
             return Trace(tracer, Ending.RETURNED, before, Modes.now(tracer.nesting), value=value)

@@ -151,14 +151,28 @@ def _left(trace: Trace, builder: ResidualBuilder, make_continuation: MakeContinu
     if events.wanted("break_run") and trace.broke is not None:
         timer = builder.constant(BreakTimer(trace.broke.reason, tracer.location(), events.current_compile_id()))
         lines.append(f"started = {timer}.start()")
-        stop = [f"    {timer}.stop(started)"]
-    lines += ["try:", f"    p = {operation.text}{quoted}", "except BaseException as error:", "    caught = error"]
-    lines += [*stop, "else:", *stop]
+        stop = [f"{timer}.stop(started)"]
+    attempt = ["try:", f"    p = {operation.text}{quoted}", "except BaseException as error:", "    caught = error"]
+    if tracer.handled is not None:
+        attempt = _while_handling(builder.expression(tracer.handled), attempt)
+    lines += ["caught = None", *attempt, *stop, "if caught is None:"]
     if trace.broke is not None and trace.broke.reason == "program_raises":
         lines.append(f"    make.raised_nothing({builder.constant(f'{trace.broke.detail} at {tracer.location()}')})")
     for condition, text in branches:
         lines.append(f"    {condition}return {text}")
     return [*lines, recover]
+
+
+def _while_handling(handled: str, lines: list[str]) -> list[str]:
+    """`lines` as they run inside of an exception's handler; raising it once more leaves no mark on it."""
+    return [
+        f"kept = {handled}.__traceback__, {handled}.__context__",
+        "try:",
+        f"    raise {handled}",
+        "except BaseException:",
+        f"    {handled}.__traceback__, {handled}.__context__ = kept",
+        *(f"    {line}" for line in lines),
+    ]
 
 
 def _suspended(frame: Frame) -> Frame:

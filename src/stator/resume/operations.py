@@ -23,6 +23,7 @@ from stator.bytecode import Instruction
 from stator.capture.frame import NULL, Frame
 from stator.capture.opcodes_calls import split_call
 from stator.resume.residual import ResidualBuilder
+from stator.resume.support import IN_PLACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +98,9 @@ ROWS["UNARY_POSITIVE"] = _operator("+{0}", 1)
 ROWS["UNARY_INVERT"] = _operator("~{0}", 1)
 ROWS["UNARY_NOT"] = _operator("not {0}", 1)
 ROWS["GET_ITER"] = _operator("iter({0})", 1)
-ROWS["STORE_SUBSCR"] = _operator("make.set_item({0}, {1}, {2})", 3, "nothing")
+ROWS["STORE_SUBSCR"] = _operator("make.set_item({1}, {2}, {0})", 3, "nothing")
 ROWS["DELETE_SUBSCR"] = _operator("make.delete_item({0}, {1})", 2, "nothing")
-ROWS["STORE_SLICE"] = _operator("make.set_item({0}, {1}, slice({2}, {3}))", 4, "nothing")
+ROWS["STORE_SLICE"] = _operator("make.set_item({1}, slice({2}, {3}), {0})", 4, "nothing")
 ROWS["BEFORE_WITH"] = _operator("make.enter({0})", 1, "enter")
 ROWS["LIST_TO_TUPLE"] = _operator("tuple({0})", 1)
 for _name in ("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE"):
@@ -113,7 +114,7 @@ def _binary(builder: ResidualBuilder, frame: Frame, instruction: Instruction) ->
     left, right = (builder.operand(value) for value in frame.stack[-2:])
     symbol = instruction.value
     if symbol.endswith("="):
-        return PlainOperation(f"make.in_place({builder.constant(symbol)}, {left}, {right})", 2, "push")
+        return PlainOperation(f"{builder.constant(IN_PLACE[symbol])}({left}, {right})", 2, "push")
     return PlainOperation(f"{left} {symbol} {right}", 2, "push")
 
 

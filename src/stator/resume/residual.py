@@ -16,12 +16,14 @@ import collections
 import functools
 import gc
 import itertools
+import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from stator.capture.ahead import COMPOSED, DICT_WALKS, changed_since, dict_under, peekable, reduced, skip
 from stator.capture.calls import underlying
 from stator.capture.control import Break
 from stator.capture.frame import NULL, UNBOUND, ExceptionSlot, Frame, LastIndex, Pending
@@ -30,7 +32,9 @@ from stator.capture.library.inference import InferenceMode
 from stator.capture.library.torch_overrides import Switch
 from stator.capture.symbolic import SYMBOLIC, fold
 from stator.capture.tracer import Tracer
+from stator.events import is_own
 from stator.resume.support import Support
+from stator.resume.tracebacks import Passed, TracebackOf
 from stator.tensors.abstract import AbstractTensor
 from stator.values.constants import guard_kind
 from stator.values.source import Source
@@ -38,9 +42,10 @@ from stator.values.world import DELETED, Overlay, Shadow, same_constant
 
 BINDING = (types.MethodDescriptorType, types.WrapperDescriptorType)
 ITERATORS: tuple[type, ...] = (
-    type(iter([])), type(iter(())), type(iter("")), type(iter(range(0))), type(iter({})), type(iter({}.values())),
-    type(iter({}.items())), type(iter(set())), type(reversed([])), type(iter(collections.deque())), zip, enumerate,
-    map, filter, reversed, type(iter(b"")), type(iter(collections.OrderedDict())),
+    type(iter([])), type(iter(())), type(iter("")), type(iter(range(0))), type(iter(set())), type(reversed([])),
+    type(iter(collections.deque())), map, filter, reversed, type(iter(b"")), type(iter(collections.OrderedDict())),
+    itertools.accumulate, itertools.dropwhile, itertools.filterfalse, itertools.starmap, itertools.takewhile,
+    itertools.count, itertools.repeat, *DICT_WALKS, *COMPOSED,
 )  # fmt: skip
 HEAP_TYPE = 1 << 9
 # C types whose `__new__` makes an empty instance of any class derived from them in Python.
@@ -66,6 +71,7 @@ class ResidualBuilder:
         self.output_names: dict[torch.fx.Node, str] = {}
         self.wrapped: list[str] = []  # what makes results of the graph tensors of a subclass
         self.kept: list[Any] = []
+        self.replayed: set[int] = set()  # effects that stand in the text already
         self._count = 0
         # How the broken call's callee is called, where it runs uncompiled but what it calls does not.
         self.callees_compiled: Callable[[Any], Any] | None = None
@@ -252,6 +258,8 @@ class ResidualBuilder:
 
     def _generator(self, value: Any) -> str:
         row = self.tracer.generators.get(id(value))
+        if id(value) in self.tracer.index_walks:
+            return self._index_walk(value)
         if row is None:
             raise Break("foreign_iterator", "a generator made outside of the compiled function")
         frame: Frame = row[1]
@@ -282,6 +290,13 @@ class ResidualBuilder:
             f"({slots}), ({cells}), ({stack}))",
         )
 
+    def _index_walk(self, value: Any) -> str:
+        """An iterator over an object with `__getitem__` alone."""
+        _, walked, index = self.tracer.index_walks[id(value)]
+        if value.gi_frame is None:
+            return self._named(value, "make.exhausted()")
+        return self._named(value, f"make.iterator({self.constant(iter)}, ({self.expression(walked)},), {index()})")
+
     def _prepare_generator(self, frame: Frame, index: int) -> None:
         """What stands before RETURN_GENERATOR only makes cells; the trace has not run it yet."""
         for row in frame.decoded.instructions[:index]:
@@ -295,17 +310,35 @@ class ResidualBuilder:
             held = getattr(error, link)
             if held is not None:
                 self.lines.append(f"{name}.{link} = {self.expression(held)}")
+        places = self.tracer.passed.get(id(error))
+        if places:
+            self.lines.append(f"{name}.__traceback__ = {self._traceback(places)}")
         if error.__suppress_context__:
             self.lines.append(f"{name}.__suppress_context__ = True")
         return name
 
+    def _traceback(self, places: Sequence[Any]) -> str:
+        made = TracebackOf(tuple(Passed(*place) for place in places if not is_own(place[0].co_filename)))
+        return f"{self.held(made)}.made()"
+
     def _iterator(self, value: Any) -> str:
-        reduced = value.__reduce__()
-        function, args = reduced[0], reduced[1]
-        state = reduced[2] if len(reduced) > 2 else None
+        walk = DICT_WALKS.get(type(value))
+        if walk is not None and peekable(value):
+            return self._dict_walk(value, walk)
+        made = reduced(value)
+        function, args = made[0], made[1]
+        state = made[2] if len(made) > 2 else None
         args = tuple(self.tracer.proxied.get(id(arg), arg) for arg in args)
         texts = self.sequence(args)
         return self._named(value, f"make.iterator({self.constant(function)}, ({texts}), {self.expression(state)})")
+
+    def _dict_walk(self, value: Any, walk: Callable[[Any], Any]) -> str:
+        mapping = dict_under(value)
+        self._change_first(mapping)
+        if changed_since(value):
+            return self._named(value, "make.broken_walk()")
+        done = len(mapping) - operator.length_hint(value)
+        return self._named(value, f"make.dict_walk({self.constant(walk)}, {self.expression(mapping)}, {done})")
 
     def _instance(self, value: Any) -> str:
         """An instance of a class of the program, made without running its constructor."""
@@ -366,7 +399,20 @@ class ResidualBuilder:
         for overlay in list(self.world.overlays.values()):
             self._replay_overlay(overlay)
 
+    def _change_first(self, mapping: dict[Any, Any]) -> None:
+        """A dict that was changed before it was walked over is changed before the walk is made again."""
+        shadow = self.world.shadow_of_copy.get(id(mapping))
+        if shadow is None or not shadow.changed():
+            return
+        for replay in self.tracer.effects:
+            if replay.function is skip:
+                self._replay(replay)
+        self._replay_shadow(shadow)
+
     def _replay(self, replay: Replay) -> None:
+        if id(replay) in self.replayed:
+            return
+        self.replayed.add(id(replay))
         parts = self.sequence(replay.args)
         named = "".join(
             f"**{{{self.constant(key)}: {self.expression(value)}}}, " for key, value in replay.kwargs.items()
@@ -374,6 +420,9 @@ class ResidualBuilder:
         self.lines.append(f"{self.constant(replay.function)}({parts}{named})")
 
     def _replay_shadow(self, shadow: Shadow) -> None:
+        if id(shadow) in self.replayed:
+            return
+        self.replayed.add(id(shadow))
         target = self.fetch(shadow.source)
         now, before = shadow.copy, shadow.snapshot
         if isinstance(now, dict):
@@ -594,13 +643,15 @@ def _rebuild_object(builder: ResidualBuilder, value: Any) -> str:
     return builder._named(value, f"{builder.constant(object)}()")
 
 
-def _rebuild_count(builder: ResidualBuilder, value: Any) -> str:
-    reduced = value.__reduce__()
-    return builder._named(value, f"{builder.constant(reduced[0])}({builder.sequence(reduced[1])})")
-
-
 def _rebuild_bytearray(builder: ResidualBuilder, value: bytearray) -> str:
     return builder._named(value, f"{builder.constant(bytearray)}({builder.constant(bytes(value))})")
+
+
+def _rebuild_traceback(builder: ResidualBuilder, value: types.TracebackType) -> str:
+    row = builder.tracer.tracebacks.get(id(value))
+    if row is None:
+        raise Break("cannot_rebuild", "a traceback")
+    return builder._named(value, builder._traceback(row[2]))
 
 
 def _rebuild_null(builder: ResidualBuilder, value: Any) -> str:
@@ -631,9 +682,8 @@ REBUILDERS: dict[type, Any] = {
     types.SimpleNamespace: _rebuild_namespace,
     super: _rebuild_super,
     object: _rebuild_object,
-    itertools.count: _rebuild_count,
-    itertools.repeat: _rebuild_count,
     bytearray: _rebuild_bytearray,
+    types.TracebackType: _rebuild_traceback,
     type(NULL): _rebuild_null,
     ExceptionSlot: _rebuild_exception_slot,
     Switch: _rebuild_switch,

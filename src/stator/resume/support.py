@@ -13,7 +13,7 @@ from typing import Any
 
 from stator import config, events
 from stator._native import core
-from stator.capture.ahead import END, Upcoming
+from stator.capture.ahead import END, Upcoming, broken_walk, dict_walk
 from stator.capture.frame import UNBOUND
 from stator.exc import StatorError
 from stator.resume.layout import FrameContext, Layout, states_to_run
@@ -27,10 +27,24 @@ IN_PLACE: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
+def below_catcher(error: BaseException) -> types.TracebackType | None:
+    """The traceback of what a broken operation raised, without the residual program and what it calls from here."""
+    catcher, traceback = sys._getframe(2), error.__traceback__
+    while traceback is not None and (
+        traceback.tb_frame is catcher or traceback.tb_frame.f_code.co_filename == __file__
+    ):
+        traceback = traceback.tb_next
+    return traceback
+
+
 class Support:
     """The namespace `make`."""
 
     END = END
+    set_item = staticmethod(operator.setitem)
+    delete_item = staticmethod(operator.delitem)
+    dict_walk = staticmethod(dict_walk)
+    broken_walk = staticmethod(broken_walk)
     ahead = Upcoming
 
     @staticmethod
@@ -92,18 +106,6 @@ class Support:
         return made
 
     @staticmethod
-    def set_item(value: Any, container: Any, key: Any) -> None:
-        container[key] = value
-
-    @staticmethod
-    def delete_item(container: Any, key: Any) -> None:
-        del container[key]
-
-    @staticmethod
-    def in_place(symbol: str, left: Any, right: Any) -> Any:
-        return IN_PLACE[symbol](left, right)
-
-    @staticmethod
     def enter(manager: Any) -> tuple[Any, Any]:
         kind = type(manager)
         for name in ("__enter__", "__exit__"):
@@ -149,15 +151,13 @@ class Support:
         layout: Layout, contexts: tuple[FrameContext, ...], values: tuple[Any, ...], error: BaseException
     ) -> Any:
         """The broken operation raised: the program's own handlers take over."""
+        error.__traceback__ = below_catcher(error)
         return core.TailCall(prepare_chain(states_to_run(layout, contexts, values, before=False), exception=error))
 
     @staticmethod
     def arrived(error: BaseException) -> BaseException:
         """An exception as the program sees it: without the frame that asks."""
-        catcher, traceback = sys._getframe(1), error.__traceback__
-        while traceback is not None and traceback.tb_frame is catcher:
-            traceback = traceback.tb_next
-        return error.with_traceback(traceback)
+        return error.with_traceback(below_catcher(error))
 
     @staticmethod
     def run_on(layout: Layout, contexts: tuple[FrameContext, ...], values: tuple[Any, ...]) -> Any:

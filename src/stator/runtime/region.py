@@ -175,7 +175,7 @@ class Place:
         self.looked = True
         try:
             with surroundings() as around:
-                self.trace(function, values, {}, around)
+                self.trace(function, values, {}, around).tracer.release()
         except (StatorError, Uninitialised):
             pass  # it is reported when it is compiled
 
@@ -285,23 +285,34 @@ class Place:
         known: dict[int, Break] = {}
         while True:
             result = self.trace(function, values, known, around)
-            if result.ending in EAGER_ENDINGS:
-                stages = {"capture": time.perf_counter() - start}
-                self._report_end(start, stages, result)
-                return self._publish_eager(result, EAGER_ENDINGS[result.ending])
             try:
-                residual = residual_of(result, len(values), self.region.continuation, self.region.callees_compiled)
-                break
+                return self._compile_trace(result, function, values, known, start)
             except Break as broke:
-                if broke.born is None or broke.born in known:
-                    # What is live at the break (or returned) cannot be rebuilt: the whole frame runs eagerly.
-                    result.broke = broke
-                    if broke.reason != "program_raises":
-                        self._report_break(result)
-                    self._report_end(start, {"capture": time.perf_counter() - start}, result)
-                    return self._publish_eager(result, broke.reason)
                 # Let plain Python make what cannot be rebuilt.
+                assert broke.born is not None
                 known[broke.born] = broke
+            finally:
+                result.tracer.release()
+
+    def _compile_trace(
+        self, result: Trace, function: Any, values: tuple[Any, ...], known: dict[int, Break], start: float
+    ) -> Any:
+        """The entry of a finished trace. A `Break` where another trace would do better; it says at which step."""
+        stages = {"capture": time.perf_counter() - start}
+        if result.ending in EAGER_ENDINGS:
+            self._report_end(start, stages, result)
+            return self._publish_eager(result, EAGER_ENDINGS[result.ending])
+        try:
+            residual = residual_of(result, len(values), self.region.continuation, self.region.callees_compiled)
+        except Break as broke:
+            if broke.born is not None and broke.born not in known:
+                raise
+            # What is live at the break (or returned) cannot be rebuilt: the whole frame runs eagerly.
+            result.broke = broke
+            if broke.reason != "program_raises":
+                self._report_break(result)
+            self._report_end(start, stages, result)
+            return self._publish_eager(result, broke.reason)
         stages = {"capture": time.perf_counter() - start}
         events.emit("stage", name="capture", seconds=stages["capture"])
         if result.broke is not None:

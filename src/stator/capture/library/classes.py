@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import operator
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -114,8 +115,9 @@ def _with_callback(tracer: Tracer, cls: type, args: list[Any], kwargs: dict[str,
     """The callable comes first: `map`, `filter`, `takewhile` ..."""
     function = args[0]
     if function is None or (cls is not map and function is bool):
-        wrapped = tracer.callable_for_c(bool)
         wrapped = tracer.proxy_truth
+        tracer.proxied[id(wrapped)] = function
+        tracer.world.kept.append(wrapped)
     else:
         wrapped = tracer.callable_for_c(function)
         if cls is not map and cls is not itertools.starmap:
@@ -136,7 +138,12 @@ def _callback_second(tracer: Tracer, cls: type, args: list[Any], kwargs: dict[st
 
 
 def _added(tracer: Tracer) -> Any:
-    return lambda left, right: tracer.from_c(tracer.binary, "+", left, right)
+    def added(left: Any, right: Any) -> Any:
+        return tracer.from_c(tracer.binary, "+", left, right)
+
+    tracer.proxied[id(added)] = operator.add
+    tracer.world.kept.append(added)
+    return added
 
 
 def _plain(tracer: Tracer, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -196,7 +196,7 @@ def _cast(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 def _exc_info(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
     error = tracer.handled
-    return (None, None, None) if error is None else (type(error), error, error.__traceback__)
+    return (None, None, None) if error is None else (type(error), error, tracer.traceback_of(error))
 
 
 def _exception(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
