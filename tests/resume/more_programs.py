@@ -976,7 +976,7 @@ def program(y, log):
     ),
     "backward_around": (
         2,
-        3,
+        4,
         """
 def program(y, log):
     w = torch.ones(3, requires_grad=True)
