@@ -45,13 +45,16 @@ EXACT = {
     "reshape": (1, lambda x: x.reshape(-1).reshape(x.shape) - 1),
     "slice": (1, lambda x: torch.cat([x[:1], x[1:] * 2], 0)),
     "amax": (1, lambda x: x - x.amax(-1, keepdim=True)),
+    "stacked rows": (
+        2, lambda x, y: x + torch.stack([x.amax(-1) * 2, y.amin(-1), x.amax(-1)], -1).amin(-1, keepdim=True)
+    ),
     "any": (1, lambda x: (x > 0).any(-1, keepdim=True).to(x.dtype) + x),
     "argmax": (1, lambda x: x.argmax(-1, keepdim=True).to(x.dtype) + x),
     "pad": (1, lambda x: torch.nn.functional.pad(x, (1, 2), value=3.0)[..., 1:-2] * 1),
     "expand": (1, lambda x: x[:1].expand(x.shape) + x),
     "in place": (2, lambda x, y: x.clone().add_(y).mul_(2)),
     "alpha": (2, lambda x, y: torch.add(x, y, alpha=3)),
-}
+}  # fmt: skip
 INEXACT = {
     "sqrt": (1, lambda x: torch.sqrt(x.abs())),  # eager calls MKL, which is off by one in the last place now and then
     "exp": (1, lambda x: torch.exp(x.clamp(-20, 20))),

@@ -106,6 +106,16 @@ def test_long_reductions_are_cut_in_parts():
     assert "parallel o0 < 18" in texts[0] and "_part" in texts[0]
 
 
+@pytest.mark.parametrize("join", [torch.stack, torch.cat])
+@pytest.mark.parametrize("dim", [0, -1])
+def test_results_of_rows_that_are_pieces_of_one(join, dim):
+    def function(x):
+        most, least = x.amax(1), x.amin(1)
+        return [join([most - least, least * 2, most], dim), join([most, x.sum(1)], dim)]
+
+    check(function, torch.randn(6, 5, 4))
+
+
 @pytest.mark.parametrize("kind", ["argmax", "argmin"])
 @pytest.mark.parametrize("dim", [0, 1])
 def test_places_of_extremes_with_ties_and_nan(kind, dim):
