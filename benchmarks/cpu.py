@@ -9,6 +9,7 @@ merged into benchmarks/results/cpu.json by workload and number of threads, so th
     first     the first call in a fresh process: with empty caches, then with the caches that call has filled
     memory    peak of allocated bytes in a call
     show      print what is stored
+    table     write what is stored into docs/performance.md
 
     python benchmarks/cpu.py run [--threads 1 2] [--only TEXT] [--contenders eager stator inductor] [--caches DIR]
 """
@@ -33,6 +34,8 @@ from cpu_workloads import WORKLOADS, Workload
 
 RESULTS = Path(__file__).parent / "results" / "cpu.json"
 CHILD = Path(__file__).parent / "cpu_child.py"
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+BEGIN, END = "<!-- results: written by `benchmarks/cpu.py table` -->\n", "<!-- end of results -->\n"
 Row = dict[str, Any]
 
 
@@ -109,6 +112,37 @@ def summary(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def cell(row: Row, other: str, suffix: str = "") -> str:
+    found = ratio(row, other, suffix)
+    return f"{found:.2f}" if found else ""
+
+
+def table(rows: dict[tuple[str, int], Row]) -> str:
+    """One line for each workload: how many times its time the others need."""
+    lines = [
+        "| workload | µs, 1 thread | Inductor | eager | copy | µs, 2 threads | Inductor | eager "
+        "| first call, ms | Inductor | warm, ms | Inductor |",
+        "|---|" + "---:|" * 11,
+    ]
+    for name in dict.fromkeys(name for name, _ in rows):
+        one, two = rows.get((name, 1), {}), rows.get((name, 2), {})
+        first = two if "stator first cold" in two else one
+        cells = [f"{one['stator'] * 1e6:.1f}" if "stator" in one else ""]
+        cells += [cell(one, other) for other in ("inductor", "eager", "copy")]
+        cells += [f"{two['stator'] * 1e6:.1f}" if "stator" in two else ""]
+        cells += [cell(two, other) for other in ("inductor", "eager")]
+        for state in ("cold", "warm"):
+            took = first.get(f"stator first {state}")
+            cells += [f"{took * 1e3:.0f}" if took else "", cell(first, "inductor", f" first {state}")]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n\n```text\n" + summary(list(rows.values())) + "\n```\n"
+
+
+def write_page(rows: dict[tuple[str, int], Row]) -> None:
+    before, rest = PAGE.read_text().split(BEGIN)
+    PAGE.write_text(before + BEGIN + table(rows) + END + rest.split(END)[1])
+
+
 def stored() -> dict[tuple[str, int], Row]:
     if not RESULTS.exists():
         return {}
@@ -141,7 +175,7 @@ def measure(options: argparse.Namespace, workload: Workload, threads: int) -> Ro
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("prepare", "run", "first", "memory", "show"))
+    parser.add_argument("what", choices=("prepare", "run", "first", "memory", "show", "table"))
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--only", default="", help="part of a name")
     parser.add_argument("--names", nargs="+", help="whole names")
@@ -151,6 +185,9 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="store nothing")
     options = parser.parse_args()
     rows = stored()
+    if options.what == "table":
+        write_page(rows)
+        return
     for threads in options.threads:
         for workload in WORKLOADS:
             if options.only not in workload.name or (options.names and workload.name not in options.names):

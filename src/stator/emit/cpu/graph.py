@@ -16,6 +16,7 @@ import torch
 from stator import config, events
 from stator.emit.cpu.compile import LINKER, Compiled, ObjectStore
 from stator.emit.cpu.math_ir import host_target
+from stator.emit.cpu.products import TILE_ROWS
 from stator.emit.cpu.report import report_program
 from stator.loops.fuse import Fused, fuse
 from stator.loops.integers import Atom, Polynomial, Size
@@ -82,11 +83,11 @@ def _compile(module: torch.fx.GraphModule, options: Options, apart: bool, operat
 def own_products() -> bool:
     """Whether products of matrices are kernels of ours: where MKL, on a processor not its maker's, stays below what
     the processor can do. The answer depends on the machine alone, so results repeat."""
-    if config.products != "auto":
-        return config.products == "own"
     target = host_target()
+    if config.products == "library" or target.bits not in TILE_ROWS:
+        return False
     foreign = target.architecture == "x86_64" and llvm.get_host_cpu_name().startswith("znver")
-    return foreign and target.bits >= 256 and bool(torch.backends.mkl.is_available())
+    return config.products == "own" or (foreign and bool(torch.backends.mkl.is_available()))
 
 
 def kernel_of(nest: Nest, number: int) -> Kernel:
