@@ -250,3 +250,24 @@ def test_fast_numerics_keep_single_precision_between_operators():
         found = compiled(function, x)(x)[0]
     assert torch.equal(found, (x.float() * 1.1 + 3.3).bfloat16())
     assert not torch.equal(found, function(x)[0])
+
+
+def test_points_wait_for_what_their_readers_also_need():
+    def update(value, gradient, count):
+        moved = value * 0.5 + gradient
+        correction = torch.sqrt(1 - torch.pow(0.9, count + 1))
+        return [moved / correction, moved]
+
+    check(update, torch.randn(40, 40), torch.randn(40, 40), torch.tensor(3.0), kernels=2)
+
+
+def test_points_do_not_wait_past_what_overwrites_their_inputs():
+    def update(value, other):
+        moved = value * 2
+        value.copy_(other.sort().values)
+        return [moved + value]
+
+    value, other = torch.randn(30), torch.randn(30)
+    expected = value * 2 + other.sort().values
+    found, _, _ = run(update, value, other)
+    torch.testing.assert_close(found[0], expected)
