@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 import stator
@@ -108,6 +109,8 @@ class Describer:
         """What is in a value that may be changed or met twice."""
         if isinstance(value, torch.Tensor):
             return self.tensor(value)
+        if isinstance(value, (np.ndarray, np.generic)):
+            return (str(value.dtype), value.shape, value.strides, value.tobytes())
         if isinstance(value, dict):
             pairs = [(self.describe(key), self.describe(held)) for key, held in dict.items(value)]
             extra = (self.describe(getattr(value, "default_factory", None)),)

@@ -27,6 +27,7 @@ from stator.capture.instance_dicts import InstanceDict, InstanceDictMethod
 from stator.capture.operators import ABSENT, lookup_attribute, lookup_special, specialised
 from stator.capture.state import TracerState
 from stator.tensors.abstract import AbstractTensor
+from stator.values import arrays
 from stator.values.constants import guard_kind
 from stator.values.world import DELETED
 
@@ -114,6 +115,8 @@ class Attributes(TracerState):
             return self.tensor_attr(target, name)
         if isinstance(target, type):
             return self._class_attr(target, name)
+        if kind is arrays.array_kind():
+            return self.array_attr(target, name)
         if isinstance(target, types.ModuleType):
             return self._module_attr(target, name)
         if kind is super:

@@ -25,6 +25,8 @@ from stator.capture.control import Break, Restart, UserException
 from stator.capture.frame import NULL, UNBOUND, Frame, Pending
 from stator.capture.instance_dicts import InstanceDictMethod
 from stator.capture.library import CLASSES, CODES, FUNCTIONS, INSTANCES, LATE_FUNCTIONS
+from stator.capture.library.arrays import attribute as array_attribute
+from stator.capture.library.arrays import run as run_numpy
 from stator.capture.library.effects import Replay
 from stator.capture.library.methods import call_c_method
 from stator.capture.library.pure import is_pure
@@ -167,6 +169,8 @@ class Calls(TracerState):
             self.indirect()
             return handler(self, function, args, kwargs)
         module = function.__module__
+        if module is not None and module.startswith("torch._numpy"):
+            return run_numpy(self, function, args, kwargs)  # type: ignore[arg-type]  # parts are joined in Tracer
         if module is not None and module.startswith(("torch", "stator")):
             handler = self._late_handler(function)
             if handler is not None:
@@ -539,6 +543,9 @@ class Calls(TracerState):
         if type(args[0]) is AbstractTensor and role_of(function) is Role.OPERATION:
             return self.operate(function, tuple(args), kwargs)
         return call_c_method(self, function, args, kwargs)  # type: ignore[arg-type]  # parts are joined in Tracer
+
+    def array_attr(self, array: Any, name: str) -> Any:
+        return array_attribute(self, array, name)  # type: ignore[arg-type]  # parts are joined in Tracer
 
     def require_c_value(self, value: Any, what: str) -> None:
         raise NotImplementedError

@@ -25,6 +25,7 @@ from stator.capture.symbolic import SYMBOLIC, fold
 from stator.events import Location, is_own
 from stator.sizes import SizeContext
 from stator.tensors.abstract import AbstractTensor
+from stator.values.arrays import is_scalar
 from stator.values.constants import is_constant
 from stator.values.source import Source, TensorExpectation
 
@@ -108,6 +109,8 @@ class GraphBuilder:
             return self.number(value)
         if is_constant(value):
             return value
+        if is_scalar(value) and value.dtype.char in "?ild":  # Python's own numbers under another name
+            return value.item()
         if isinstance(value, tuple):
             return tuple(self.argument(part) for part in value)
         if isinstance(value, list):

@@ -22,6 +22,7 @@ from stator.capture.instance_dicts import InstanceDict, InstanceDictMethod
 from stator.capture.shown import Shown
 from stator.capture.state import TracerState
 from stator.tensors.abstract import AbstractTensor
+from stator.values.arrays import is_scalar
 from stator.values.constants import guard_kind, is_constant
 
 BINARY: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
@@ -298,7 +299,9 @@ class Operators(TracerState):
             return
         if isinstance(value, (BaseException, enum.Enum)) or self.is_plain_iterator(value):
             return
-        if isinstance(value, (int, float, str, bytes, complex)) and not self.world.is_outside(value):
+        if (isinstance(value, (int, float, str, bytes, complex)) or is_scalar(value)) and not self.world.is_outside(
+            value
+        ):
             return
         if kind.__eq__ is object.__eq__ and not self.overlay_of(value):
             self.world.guard_type(value)

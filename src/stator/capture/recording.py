@@ -17,9 +17,10 @@ from stator.capture.control import Break, Restart, UserException
 from stator.capture.graph import GraphBuilder
 from stator.capture.instance_dicts import InstanceDict
 from stator.capture.operators import ABSENT, lookup_attribute, lookup_special
-from stator.capture.overrides import UNHANDLED, Overrides, has_dispatch
+from stator.capture.overrides import UNHANDLED, Overrides, has_dispatch, modes_set_aside
 from stator.tensors import engine, twins
 from stator.tensors.abstract import AbstractTensor
+from stator.values import arrays
 from stator.values.constants import guard_kind, is_constant
 
 DATA_DEPENDENT = frozenset(
@@ -61,6 +62,9 @@ class Recording(Overrides):
     # Operations
 
     def operate(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if torch._C._len_torch_function_stack():  # called by code that runs natively, under a mode of its own
+            with modes_set_aside():
+                return self.operate(function, args, kwargs)
         for argument in (*args, *kwargs.values()):
             if isinstance(argument, (list, tuple, dict)):
                 self.world.read_deep(argument)
@@ -305,7 +309,16 @@ class Recording(Overrides):
     # What reaches abstract tensors from outside the interpreter
 
     def attribute(self, tensor: AbstractTensor, name: str) -> Any:
-        return self._outward(self.tensor_attr, tensor, name)
+        with modes_set_aside():
+            found = self._outward(self.tensor_attr, tensor, name)
+        if type(found) is types.MethodType and found.__self__ is tensor:
+            # C code of the method could not be called with what is no tensor.
+            return lambda *args, **kwargs: self._call_outward(found, args, kwargs)
+        return found
+
+    def _call_outward(self, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with modes_set_aside():
+            return self._outward(self.call, method, list(args), kwargs)
 
     def _outward(self, function: Any, *args: Any) -> Any:
         try:
@@ -323,6 +336,8 @@ class Recording(Overrides):
         if type(value) in NUMBER_TYPES:
             return NUMBER_TYPES[type(value)]
         self.world.guard_type(value)
+        if type(value) is arrays.array_kind():
+            return type(self._example_array(value))
         return dict if type(value) is InstanceDict else type(value)
 
     def is_instance(self, value: Any, kinds: Any) -> bool:
@@ -331,6 +346,8 @@ class Recording(Overrides):
             return bool(self.native(isinstance, value, kinds))
         if type(value) is InstanceDict:
             return bool(self.native(isinstance, {}, kinds))
+        if type(value) is arrays.array_kind():
+            return bool(self.native(isinstance, self._example_array(value), kinds))
         if type(value) in NUMBER_TYPES:
             kind = NUMBER_TYPES[type(value)]
             return bool(self.native(isinstance, kind(), kinds) or self.native(isinstance, value, kinds))
@@ -344,6 +361,13 @@ class Recording(Overrides):
         ):
             return bool(self.truth(self.call(check, [kinds, value], {})))
         return bool(self.native(isinstance, value, kinds))
+
+    @staticmethod
+    def _example_array(value: Any) -> Any:
+        """An array of the same class, without elements."""
+        if not len(value.tensor.shape):
+            raise Break("numpy_operation", "the class of an array without dimensions")
+        return arrays.numpy.empty(0)
 
     # Sorting, with the program's own comparisons
 

@@ -271,6 +271,9 @@ class TracerState:
     def operate(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise NotImplementedError
 
+    def array_attr(self, array: Any, name: str) -> Any:
+        raise NotImplementedError
+
     def tensor_attr(self, tensor: Any, name: str) -> Any:
         raise NotImplementedError
 

@@ -272,7 +272,7 @@ class _Compiler:
             )  # fmt: skip
             return
         destination = self.registers[node]
-        if step in INTEGER_STEPS or step == "FUNCTION_MODE":
+        if step in INTEGER_STEPS or step in ("FROM_NUMPY", "FUNCTION_MODE"):
             self._emit(group, False, "FOLLOW", destination=destination, source=source, value=(step, key))
         elif step == "GRAD":
             self._emit(group, False, "GETTER", destination=destination, source=source, value=GRAD_GETTER)

@@ -369,6 +369,13 @@ def example():
         ),
     ),
     Reason(
+        "numpy_operation",
+        "An operation of NumPy's does not map onto torch: {detail}.",
+        "Arrays are traced as tensors as far as torch has the operation.",
+        "Use the torch operation of the same purpose, or call NumPy outside of the compiled function",
+        _example("return x.numpy().tobytes()"),
+    ),
+    Reason(
         "new_leaf",
         "A tensor that gradients are collected in is made inside of the compiled function: {detail}.",
         "Gradients of a graph's inputs are all that leaves it.",

@@ -36,6 +36,7 @@ from stator.events import is_own
 from stator.resume.support import Support
 from stator.resume.tracebacks import Passed, TracebackOf
 from stator.tensors.abstract import AbstractTensor
+from stator.values import arrays
 from stator.values.constants import guard_kind
 from stator.values.source import Source
 from stator.values.world import DELETED, Overlay, Shadow, same_constant
@@ -145,7 +146,7 @@ class ResidualBuilder:
             return self._named(value, f"{self.constant(torch.Size)}(({self.sequence(value)}))")
         if value is not None and value is self.tracer.arrived:
             raise Break("program_raises", type(value).__name__)
-        source = self.world.sources.get(id(value))
+        source = self.world.arrays.get(id(value)) or self.world.sources.get(id(value))
         if source is not None and guard_kind(value) is None:
             return self.fetch(source)
         if id(value) in self.tracer.own_functions:
@@ -224,6 +225,10 @@ class ResidualBuilder:
         if kind is slice:
             parts = ", ".join(self.expression(part) for part in (value.start, value.stop, value.step))
             return self._named(value, f"slice({parts})")
+        if kind is arrays.array_kind():
+            return self._named(value, f"make.array({self.expression(value.tensor)})")
+        if arrays.is_scalar(value):
+            return self.held(value)
         builder = REBUILDERS.get(kind)
         if builder is not None:
             return str(builder(self, value))
@@ -588,6 +593,8 @@ def _rebuild_cell(builder: ResidualBuilder, value: types.CellType) -> str:
 
 
 def _rebuild_method(builder: ResidualBuilder, value: types.MethodType) -> str:
+    if type(value.__self__) is arrays.array_kind():
+        return _rebuild_builtin_method(builder, value)
     function, target = builder.expression(value.__func__), builder.expression(value.__self__)
     return builder._named(value, f"{builder.constant(types.MethodType)}({function}, {target})")
 

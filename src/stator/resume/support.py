@@ -11,6 +11,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from stator import config, events
 from stator._native import core
 from stator.capture.ahead import END, Upcoming, broken_walk, dict_walk
@@ -56,6 +58,12 @@ class Support:
                 make: Any = base.__new__
                 return make(cls)
         return object.__new__(cls)
+
+    @staticmethod
+    def array(tensor: torch.Tensor) -> Any:
+        """What an operation of NumPy's gives: an array, or a number if it has no dimensions."""
+        made = tensor.detach().resolve_conj().resolve_neg().numpy()
+        return made if made.ndim else made[()]
 
     @staticmethod
     def exception(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:

@@ -26,6 +26,7 @@ Nothing here is a Python lambda; everything but the objects in `CONST` roots and
     REFERENT            what a weak reference points to, None once that is gone
     SIZE/STRIDE dim, OFFSET    integers of a tensor
     GRAD                a tensor's `.grad`
+    FROM_NUMPY          the tensor over a NumPy array's memory
     FUNCTION_MODE i     of STATE: the i-th torch function mode of the thread
 
 Thread safety: a tree belongs to one trace, then is read only.
@@ -47,7 +48,7 @@ ROOTS = frozenset({"LOCAL", "CELL", "FUNCTION", "CONST", "STATE"})
 STEPS = frozenset(
     {
         "ATTR", "SLOT", "DICT", "INDEX", "KEY", "DICT_KEY", "TYPE", "LOOKUP", "CONTENTS",
-        "REFERENT", "SIZE", "STRIDE", "OFFSET", "GRAD", "FUNCTION_MODE",
+        "REFERENT", "SIZE", "STRIDE", "OFFSET", "GRAD", "FROM_NUMPY", "FUNCTION_MODE",
     }
 )  # fmt: skip
 
@@ -204,6 +205,7 @@ _STEP_FORMS: dict[str, str] = {
     "STRIDE": "{base}.stride({key})",
     "OFFSET": "{base}.storage_offset()",
     "GRAD": "{base}.grad",
+    "FROM_NUMPY": "{base}",
     "FUNCTION_MODE": "torch function mode {key}",
 }
 

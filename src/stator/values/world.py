@@ -29,6 +29,7 @@ import torch
 from stator.events import Location
 from stator.tensors.abstract import AbstractTensor
 from stator.tensors.engine import from_real
+from stator.values import arrays
 from stator.values.constants import guard_kind, is_constant
 from stator.values.source import Source, SourceTree
 
@@ -100,6 +101,8 @@ class World:
         self.overlays: dict[int, Overlay] = {}
         self.forgotten: dict[int, set[str]] = {}  # id of an object -> attributes that only the trace gave and took
         self.touched: set[int] = set()
+        self.arrays: dict[int, Source] = {}  # by id of the trace's array: where the program's comes from
+        self.array_of_original: dict[int, Any] = {}
         self.objects: dict[int, Any] = {}  # outside objects that are neither constants, containers nor tensors
         # Called with (value, source) before a plain number becomes a constant; may return a symbolic stand-in.
         self.generalise: Callable[[Any, Source], Any] | None = None
@@ -140,6 +143,8 @@ class World:
                 source.guard("SAME", known, self.location())
             if isinstance(value, torch.Tensor):
                 return self.tensors[identity]
+            if identity in self.array_of_original:
+                return self.array_of_original[identity]
             shadow = self.shadow_of_original.get(identity)
             return value if shadow is None else shadow.copy
         if identity in self.shadow_of_copy or type(value) is AbstractTensor:
@@ -158,6 +163,11 @@ class World:
             return value
         self.sources[identity] = source
         self.kept.append(value)
+        if arrays.is_array(value):
+            tensor = self.element(arrays.tensor_of(value), source.child("FROM_NUMPY"))
+            made = self.array_of_original[identity] = arrays.wrapped(tensor)
+            self.arrays[id(made)] = source
+            return made
         if isinstance(value, (tuple, frozenset)):
             return self._shadow_immutable(value, source)
         if isinstance(value, CONTAINERS):

@@ -13,6 +13,7 @@ from typing import Any
 
 from stator.capture import higher_order
 from stator.capture.library import (
+    arrays,
     builtin_functions,
     classes,
     effects,
@@ -43,16 +44,18 @@ FUNCTIONS: dict[Any, FunctionHandler] = {
     **functional.FUNCTIONS,
     **training.FUNCTIONS,
     **numbers.FUNCTIONS,
+    **arrays.FUNCTIONS,
 }
 CLASSES: dict[type, ClassHandler] = {
     **classes.CLASSES,
     **standard.CLASSES,
     **torch_overrides.CLASSES,
     **inference.CLASSES,
+    **arrays.CLASSES,
     **training.CLASSES,
 }
 # By the type of a callable object that C implements.
-INSTANCES: dict[type, Any] = {**standard.INSTANCES}
+INSTANCES: dict[type, Any] = {**standard.INSTANCES, **arrays.INSTANCES}
 # By the identity of a code object, for functions that are made anew by each use of a decorator.
 CODES: dict[int, Any] = {id(code): handler for code, handler in (*standard.CODES.items(), *training.CODES.items())}
 LATE_FUNCTIONS: dict[tuple[Any, Any], FunctionHandler] = {**torch_state.LATE_FUNCTIONS}
