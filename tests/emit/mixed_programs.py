@@ -153,11 +153,10 @@ class Program:
         that are added are rounded before in some layouts only."""
         if name in EXTREMES and any(value.is_floating_point() and (value == 0).any() for value in chosen):
             return any((value.signbit() & (value == 0)).any() for value in chosen if value.is_floating_point())
+        if name == "copysign" and chosen[1].is_floating_point() and chosen[1].isnan().any():
+            return True  # the sign of NaN
         small = any(value.dtype in (torch.float16, torch.bfloat16) for value in chosen)
         alike = all(value.is_contiguous() and value.shape == chosen[0].shape for value in chosen)
-        flat = all(value.is_contiguous() for value in chosen)
-        if name == "power" and small and not flat:
-            return True
         return (name == "alpha" and small and number != 1) or (name == "addcmul" and not alike)
 
     def _try(self, values: list[torch.Tensor]) -> None:

@@ -3,8 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from cpu_graphs import compiled
+from cpu_graphs import GraphByHand, compiled
 
+import stator
 from stator import config, events
 
 
@@ -271,3 +272,25 @@ def test_points_do_not_wait_past_what_overwrites_their_inputs():
     expected = value * 2 + other.sort().values
     found, _, _ = run(update, value, other)
     torch.testing.assert_close(found[0], expected)
+
+
+@pytest.mark.parametrize("layer", [torch.nn.GRU, torch.nn.LSTM, torch.nn.RNN])
+def test_recurrent_layers(layer):
+    """Gates are split from memory that the program owns: it must live as long as they do."""
+    model = layer(4, 5, 2, batch_first=True)
+    x = torch.randn(3, 6, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(stator.compile(lambda x: model(x))(x), model(x))
+
+
+def test_operators_that_keep_their_arguments_memory_unsaid():
+    """`unsafe_split` names no alias in its schema, and its results are views."""
+    graph = GraphByHand()
+    x, w = graph.input((6, 6)), graph.input((6, 6))
+    doubled = graph.call(torch.ops.aten.mul.Tensor, x, 2, shape=(6, 6))
+    lifted = graph.call(torch.ops.aten.lift.default, doubled, shape=(6, 6))
+    other = graph.call(torch.ops.aten.mul.Tensor, w, 3, shape=(6, 6))
+    sorted_ = graph.call(torch.ops.aten.cumsum.default, other, 0, shape=(6, 6))
+    program = graph.program(graph.call(torch.ops.aten.mm.default, lifted, sorted_, shape=(6, 6)))
+    x, w = torch.randn(6, 6), torch.randn(6, 6)
+    torch.testing.assert_close(program(x, w)[0], (x * 2) @ (w * 3).cumsum(0))

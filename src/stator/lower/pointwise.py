@@ -23,7 +23,7 @@ from stator.loops.build import apply, convert
 from stator.loops.integers import Size
 from stator.loops.ir import ALL, FLOATS, INTEGERS, SMALL_FLOATS, Expression, constant
 from stator.lower.context import Lowering
-from stator.lower.values import OPAQUE, Lazy, NotLowered, Number, Stored, Value, type_name
+from stator.lower.values import DTYPES, OPAQUE, Lazy, NotLowered, Number, Stored, Value, type_name
 
 Formula = Callable[..., Expression]
 
@@ -33,6 +33,7 @@ class Row:
     formula: Formula
     promotion: str = "same"
     types: frozenset[str] = FLOATS | INTEGERS | frozenset({"b1"})  # types the formula computes in
+    in_bfloat16: Formula | None = None  # where ATen's steps are another for bfloat16
 
 
 # Formulas
@@ -151,6 +152,14 @@ def power(x: Expression, y: Expression) -> Expression:
     if x.type not in FLOATS:
         raise NotLowered("an integer power")
     return apply("pow", x, y)
+
+
+def power_of_bfloat16(x: Expression, y: Expression) -> Expression:
+    """ATen multiplies bfloat16 values one by one, each product rounded; float16 it computes in `f32`."""
+    if build.is_constant(y, 3) or build.is_constant(y, -2):
+        square = convert(convert(apply("mul", x, x), "bf16"), "f32")
+        return apply("mul", square, x) if y.attribute == 3 else reciprocal(square)
+    return power(x, y)
 
 
 def reciprocal(x: Expression) -> Expression:
@@ -298,7 +307,7 @@ ROWS: dict[str, Row] = {
     "floor_divide": Row(floor_of_quotient),
     "remainder": Row(remainder),
     "fmod": Row(fmod),
-    "pow": Row(power),
+    "pow": Row(power, in_bfloat16=power_of_bfloat16),
     "neg": Row(unary("neg")),
     "abs": Row(absolute),
     "sign": Row(sign),
@@ -453,7 +462,8 @@ class Computation:
             named_values = {
                 name: value if name in KEYWORDS else read(-1, value) for name, value in prepared_named.items()
             }
-            return convert(self.row.formula(*values, **named_values), self.result)
+            formula = self.row.in_bfloat16 if self.small == "bf16" and self.row.in_bfloat16 else self.row.formula
+            return convert(formula(*values, **named_values), self.result)
 
         lazy = self.lowering.lazy(self.sizes, self.dtype, element)
         lazy.layout = self.layout
@@ -505,7 +515,9 @@ class Computation:
             return convert(convert(number, small) if small else number, type_)
         if isinstance(value, float) and (type_ in INTEGERS or type_ == "b1"):
             raise NotLowered("a float where integers are computed")
-        return convert(build.number(value, small), type_) if small else build.number(value, type_)
+        if small:
+            value = torch.tensor(value, dtype=DTYPES[small]).item()
+        return build.number(value, type_)
 
 
 def rule(name: str, row: Row) -> Callable[..., Any]:

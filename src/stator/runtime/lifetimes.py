@@ -40,12 +40,18 @@ OUTSIDE = frozenset({"tensor_input", "integer_input", "object_input", "constant"
 OWNING = HOLDS_TENSOR | {"list", "object"}
 
 
+# Operators that are no composites and return their argument's memory all the same.
+UNMARKED = frozenset({"aten::unsafe_split", "aten::unsafe_split_with_sizes", "aten::unsafe_chunk", "aten::lift"})
+
+
 def unmarked_aliases(op: Any) -> bool:
     """Whether a result may share memory with an argument without a mark in the schema."""
     if not isinstance(op, torch._ops.OpOverload):
         return True
     if op._schema.is_mutable:
         return False
+    if op._schema.name in UNMARKED:
+        return True
     return op.namespace not in ("aten", "prims") or op._can_decompose()
 
 
