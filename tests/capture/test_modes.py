@@ -67,3 +67,14 @@ def test_a_lazy_module_gets_its_parameters_from_its_first_call() -> None:
     for _ in range(3):
         assert torch.equal(compiled(x), wanted)
     assert type(module[0]) is torch.nn.Linear
+
+
+def test_an_entry_is_for_who_may_override() -> None:
+    stator.reset()
+    compiled = stator.compile(operations, backend="eager", fullgraph=True)
+    x = torch.arange(3.0)
+    with Cosine():
+        for switch in (torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction) * 2:
+            assert torch.equal(compiled(x), torch.cos(x) + 1)
+            with switch():
+                assert torch.equal(compiled(x), operations(x))

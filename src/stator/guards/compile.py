@@ -59,7 +59,8 @@ WORTH_REMEMBERING = 4
 GRAD_GETTER = vars(torch._C.TensorBase)["grad"]
 # Fields of a ModesExpectation that the native machine compares as they are.
 PLAIN_MODES = (
-    "grad_enabled", "inference_mode", "torch_function_enabled", "torch_function_modes", "torch_dispatch_modes",
+    "grad_enabled", "inference_mode", "torch_function_enabled", "torch_function_off", "torch_function_modes",
+    "torch_dispatch_modes",
 )  # fmt: skip
 SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
 

@@ -62,6 +62,7 @@ def read_modes(device_types: Sequence[str] | None = None) -> ModesExpectation:
         torch_function_modes=torch._C._len_torch_function_stack(),
         torch_dispatch_modes=torch._C._len_torch_dispatch_stack(),
         torch_function_enabled=torch._C._is_torch_function_enabled(),
+        torch_function_off=torch._C._is_torch_function_all_disabled(),
     )
 
 

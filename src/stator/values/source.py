@@ -110,6 +110,7 @@ class ModesExpectation:
     torch_function_modes: int | None = None  # depth of the mode stack
     torch_dispatch_modes: int | None = None
     torch_function_enabled: bool | None = None
+    torch_function_off: bool | None = None  # for modes, too
 
 
 @dataclass(frozen=True, slots=True)
