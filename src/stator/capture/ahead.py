@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import itertools
 import operator
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -48,6 +49,7 @@ COMPOSED: frozenset[type] = frozenset(
 )  # fmt: skip
 
 
+WARNS = sys.version_info >= (3, 12)  # that iterators of itertools will show their parts no more
 # Beyond this many items a loop that does not break again is not unrolled any further.
 DEEPEST = 256
 
@@ -101,8 +103,10 @@ class Ahead:
 
 def reduced(iterator: Any) -> Any:
     """`__reduce__` of an iterator: what makes it, of what, and its state."""
+    if not WARNS or type(iterator).__module__ != "itertools":
+        return iterator.__reduce__()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # said of itertools' own from 3.12 on
+        warnings.simplefilter("ignore", DeprecationWarning)
         return iterator.__reduce__()
 
 

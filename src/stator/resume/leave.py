@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import linecache
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -146,7 +147,9 @@ def _left(trace: Trace, builder: ResidualBuilder, make_continuation: MakeContinu
         recover = f"return {call}{before}make.arrived(caught))"
     else:
         recover = f"return make.recover({builder.constant(layout)}, {builder.constant(contexts)}, ({before}), caught)"
-    quoted = f"  # {inner.code.co_filename}:{inner.line()}"
+    line = linecache.getline(inner.code.co_filename, inner.line()).strip()
+    quoted = f"  # {inner.code.co_filename}:{inner.line()}  {line}"
+    builder.stands_for = (inner.code, inner.line())
     stop: list[str] = []
     if events.wanted("break_run") and trace.broke is not None:
         timer = builder.constant(BreakTimer(trace.broke.reason, tracer.location(), events.current_compile_id()))
@@ -240,4 +243,5 @@ def _go_on(
             builder.names[id(value)] = f"make.ahead({builder.expression(value.iterator)}, {depth})"
             builder.kept.append(value)
     tail = builder.constant(core.TailCall)
-    return f"{tail}({builder.constant(place.callable)}, {builder.sequence(values)})"
+    live = ", ".join(layout.names()) or "nothing"
+    return f"{tail}({builder.constant(place.callable)}, {builder.sequence(values)})  # goes on in {layout}, with {live}"

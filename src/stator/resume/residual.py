@@ -23,6 +23,8 @@ from typing import Any
 
 import torch
 
+from stator import events
+from stator.bytecode.tables import Location, encode_locations
 from stator.capture.ahead import COMPOSED, DICT_WALKS, changed_since, dict_under, peekable, reduced, skip
 from stator.capture.calls import underlying
 from stator.capture.control import Break
@@ -74,6 +76,8 @@ class ResidualBuilder:
         self.kept: list[Any] = []
         self.replayed: set[int] = set()  # effects that stand in the text already
         self._count = 0
+        # The code and line of the program whose call the residual program makes.
+        self.stands_for: tuple[types.CodeType, int] | None = None
         # How the broken call's callee is called, where it runs uncompiled but what it calls does not.
         self.callees_compiled: Callable[[Any], Any] | None = None
 
@@ -554,7 +558,37 @@ class ResidualBuilder:
         text = f"def residual({', '.join(arguments)}):\n" + "".join(f"    {line}\n" for line in body)
         namespace: dict[str, Any] = {**self.constants, "graph": graph}
         exec(compile(text, "<stator residual program>", "exec"), namespace)
-        return namespace["residual"], text
+        function = namespace["residual"]
+        if self.stands_for is not None:
+            function.__code__ = standing_for(function.__code__, *self.stands_for)
+        return function, (self._legend() if events.wanted("residual") else "") + text
+
+    def _legend(self) -> str:
+        """What the names in the text are."""
+        known = {f"a{index}": name for index, name in enumerate(self.tracer.tree.local_names[: self.local_count])}
+        known |= {name: str(source) for source, name in self.fetch_names.items()}
+        known |= {
+            name: value.__qualname__
+            for name, value in self.constants.items()
+            if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)) and name[0] == "c"
+        }
+        named = ", ".join(f"{name} is {meaning}" for name, meaning in known.items() if name[1:].isdigit())
+        return f"# {named}\n" if named else ""
+
+
+def standing_for(code: types.CodeType, user: types.CodeType, line: int) -> types.CodeType:
+    """The code of a residual program that makes a call in place of a frame of the program.
+
+    What is called (a logger, say) may ask who calls it: file, line and name are the user's.
+    """
+    place = encode_locations([(len(code.co_code) >> 1, Location(line, line, None, None))], user.co_firstlineno)
+    return code.replace(
+        co_filename=user.co_filename,
+        co_name=user.co_name,
+        co_qualname=user.co_qualname,
+        co_firstlineno=user.co_firstlineno,
+        co_linetable=place,
+    )
 
 
 def _rebuild_function(builder: ResidualBuilder, value: types.FunctionType) -> str:
