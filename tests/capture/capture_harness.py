@@ -30,6 +30,7 @@ import torch
 
 import stator
 from stator import events
+from stator.values.world import entries
 
 Maker = Callable[[], tuple[Any, ...]]
 
@@ -112,7 +113,7 @@ class Describer:
         if isinstance(value, (np.ndarray, np.generic)):
             return (str(value.dtype), value.shape, value.strides, value.tobytes())
         if isinstance(value, dict):
-            pairs = [(self.describe(key), self.describe(held)) for key, held in dict.items(value)]
+            pairs = [(self.describe(key), self.describe(held)) for key, held in entries(value)]
             extra = (self.describe(getattr(value, "default_factory", None)),)
             return (*pairs, *extra, *self.attributes(value))
         if isinstance(value, (list, tuple)):

@@ -24,7 +24,7 @@ import torch
 from stator.capture.control import Break, UserException
 from stator.capture.frame import UNBOUND, Frame
 from stator.capture.instance_dicts import InstanceDict, InstanceDictMethod
-from stator.capture.operators import ABSENT, lookup_attribute, lookup_special, specialised
+from stator.capture.operators import ABSENT, BLOCKED, Blocked, lookup_attribute, lookup_special, specialised
 from stator.capture.state import TracerState
 from stator.tensors.abstract import AbstractTensor
 from stator.values import arrays
@@ -196,7 +196,9 @@ class Attributes(TracerState):
         if holder in SLOTS:
             return self._slot(target, kind, attribute, name)
         if holder is TUPLE_FIELD:
-            return self.get_item(target, attribute.__reduce__()[1][0])
+            place = attribute.__reduce__()[1][0]
+            self.world.read_item(target, place)
+            return self.native(tuple.__getitem__, target, place)
         if isinstance(target, enum.Enum) or guard_kind(target) is not None:
             return self._of_constant(target, name)
         getter = lookup_special(holder, "__get__")
@@ -330,7 +332,7 @@ class Attributes(TracerState):
             self._guard_absent(target, name)
         if self.world.is_outside(target) and not is_trusted(kind.__module__) and not name.startswith("__"):
             self.tree.const(kind).guard("LOOKUP_ABSENT", name, self.location())
-        if fallback is None or fallback is torch.nn.Module.__getattr__:
+        if fallback is None or fallback is BLOCKED or fallback is torch.nn.Module.__getattr__:
             if fallback is None and self.world.is_outside(target) and not is_trusted(kind.__module__):
                 self.tree.const(kind).guard("LOOKUP_ABSENT", "__getattr__", self.location())
             raise UserException(self._attribute_error(target, kind, name))
@@ -493,6 +495,9 @@ class Attributes(TracerState):
             return method.__func__
         if isinstance(method, classmethod):
             return self._bound_to_class(method, kind)
+        if isinstance(method, Blocked):
+            self._guard_lookup(kind, name, None)
+            raise UserException(TypeError("'NoneType' object is not callable"))
         if isinstance(method, property):
             return self.call(method.fget, [value], {})
         getter = lookup_special(type(method), "__get__")

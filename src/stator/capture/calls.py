@@ -25,6 +25,7 @@ from stator.capture.control import Break, Restart, UserException
 from stator.capture.frame import NULL, UNBOUND, Frame, Pending
 from stator.capture.instance_dicts import InstanceDictMethod
 from stator.capture.library import CLASSES, CODES, FUNCTIONS, INSTANCES, LATE_FUNCTIONS
+from stator.capture.library.arity import accepts, placed
 from stator.capture.library.arrays import attribute as array_attribute
 from stator.capture.library.arrays import run as run_numpy
 from stator.capture.library.effects import Replay
@@ -393,6 +394,8 @@ class Calls(TracerState):
     def _call_class(self, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
         handler = CLASSES.get(cls)
         if handler is not None:
+            self.check_arity(cls, args, kwargs)
+            args, kwargs = placed(cls, args, kwargs) if kwargs else (args, kwargs)
             resumable = self.frames[-1].resumable
             self.indirect()
             result = handler(self, cls, args, kwargs)
@@ -464,6 +467,9 @@ class Calls(TracerState):
                 if self.is_python_method(value, "__set_name__") and not is_trusted(type(value).__module__):
                     raise Break("class_definition", f"{type(value).__name__}.__set_name__ in {name}")
         made = self.native(make, metaclass, *args, **kwargs)
+        if len(args) == 3 and "__module__" not in args[2]:
+            # C takes it from the caller's frame.
+            type.__setattr__(made, "__module__", self.frames[-1].globals.get("__name__", "builtins"))
         self.own_functions[id(made)] = made
         self.born[id(made)] = self.frames[-1].step
         return made
@@ -483,6 +489,8 @@ class Calls(TracerState):
             return self.native(make, cls)
         if base in (tuple, frozenset):
             return self.native(make, cls, *self.for_c(args))
+        if cls.__module__ == "torch.return_types" and len(args) == 1:
+            return self.native(cls, self.listed(args[0]), **kwargs)
         if base in (int, float, str, bytes, complex) and all(guard_kind(arg) is not None for arg in args):
             return self.native(make, cls, *args, **kwargs)
         raise Break("opaque_callable", f"making a {cls.__qualname__}")
@@ -499,6 +507,8 @@ class Calls(TracerState):
         except TypeError:  # bound to something unhashable
             handler = None
         if handler is not None:
+            self.check_arity(function, args, kwargs)
+            args, kwargs = placed(function, args, kwargs) if kwargs else (args, kwargs)
             result = handler(self, args, kwargs)
             if result is not NotImplemented:
                 return result
@@ -512,6 +522,8 @@ class Calls(TracerState):
             if owner is object:
                 return self.native(object.__new__, args[0])
             return self._new_of_c_base(args[0], function, args[1:], kwargs)
+        if isinstance(owner, type) and function.__name__ == "fromkeys" and issubclass(owner, dict) and args:
+            return self._from_keys(owner, *args, **kwargs)
         if owner is not None and not isinstance(owner, types.ModuleType):
             kind = type(function)
             if kind is types.BuiltinFunctionType or kind is types.MethodWrapperType or kind is BOUND_C_METHOD:
@@ -531,7 +543,26 @@ class Calls(TracerState):
             return self.native(function, *args, **kwargs)
         raise Break("opaque_callable", describe(function))
 
+    def check_arity(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Have Python refuse a call of a C function that is not well formed: it says so before it looks at anything."""
+        if accepts(function, len(args), kwargs):
+            return
+        given: list[Any] = [None] * len(args)
+        if type(function) in (types.MethodDescriptorType, types.WrapperDescriptorType):
+            given[:1] = args[:1]
+        self.native(function, *given, **dict.fromkeys(kwargs))
+        raise Break("opaque_callable", describe(function))
+
+    def _from_keys(self, owner: type, keys: Any, value: Any = None) -> Any:
+        """`dict.fromkeys`, of subclasses too."""
+        made = self.call(owner, [], {})
+        for key in self.listed(keys):
+            self.set_item(made, key, value)
+        return made
+
     def _call_c_method(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if type(args[0]) is not AbstractTensor:
+            self.check_arity(function, args, kwargs)
         try:
             handler = FUNCTIONS.get(function)
         except TypeError:

@@ -25,12 +25,12 @@ from stator.capture.frame import Frame
 from stator.capture.instance_dicts import InstanceDict
 from stator.capture.library.effects import Replay
 from stator.capture.opcodes import Yielded
-from stator.capture.operators import lookup_special
+from stator.capture.operators import BLOCKED, lookup_special
 from stator.capture.state import TracerState
 from stator.tensors.abstract import AbstractTensor
 from stator.values.constants import is_constant
 from stator.values.source import Source
-from stator.values.world import CONTAINERS, Shadow
+from stator.values.world import CONTAINERS, Shadow, entries
 
 C_ITERABLES = (list, tuple, dict, set, frozenset, str, bytes, bytearray, range, collections.deque, memoryview)
 VIEWS: tuple[type, ...] = (
@@ -94,6 +94,8 @@ class Iteration(TracerState):
             return value
         if self.is_python_method(value, "__iter__"):
             self.world.guard_type(value)
+            if lookup_special(kind, "__iter__") is BLOCKED:
+                raise UserException(TypeError(f"'{kind.__name__}' object is not iterable"))
             result = self.call(self.special(value, "__iter__"), [], {})
             if lookup_special(type(result), "__next__") is None:
                 text = f"iter() returned non-iterator of type '{type(result).__name__}'"
@@ -219,7 +221,7 @@ class Iteration(TracerState):
                 self.world.read(value)
             items = list(value)
         else:
-            iterator = self._iterate_for_unpacking(value)
+            iterator = self.iterate_for_unpacking(value)
             items = []
             while len(items) <= count:
                 done, item = self.advance(iterator)
@@ -233,7 +235,10 @@ class Iteration(TracerState):
             raise UserException(ValueError(text))
         return items
 
-    def _iterate_for_unpacking(self, value: Any) -> Any:
+    def iterate_for_unpacking(self, value: Any) -> Any:
+        """`iter(value)`, worded as an unpacking assignment words it where there is none."""
+        if type(value) in (list, tuple):
+            return value
         try:
             return self.iterate(value)
         except UserException as error:
@@ -260,7 +265,7 @@ class Iteration(TracerState):
             return self.instance_snapshot(value)
         if isinstance(value, dict) and not self.is_python_method(value, "keys"):
             self.world.read(value)
-            return dict(dict.items(value))
+            return dict(entries(value))
         if isinstance(value, types.MappingProxyType):
             return dict(value)
         keys = self.call(self.load_attr(value, "keys"), [], {})

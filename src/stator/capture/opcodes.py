@@ -515,7 +515,7 @@ def unpack_sequence(tracer: Tracer, frame: Frame, instruction: Instruction) -> N
 @opcode("UNPACK_EX")
 def unpack_ex(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
     before, after = instruction.arg & 0xFF, instruction.arg >> 8
-    parts = tracer.listed(frame.stack[-1])
+    parts = tracer.listed(tracer.iterate_for_unpacking(frame.stack[-1]))
     if len(parts) < before + after:
         text = f"not enough values to unpack (expected at least {before + after}, got {len(parts)})"
         raise UserException(ValueError(text))

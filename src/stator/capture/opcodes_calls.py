@@ -194,5 +194,7 @@ def with_except_start(tracer: Tracer, frame: Frame, instruction: Instruction) ->
     # stack: exit function, lasti, previous exception, exception
     error = frame.stack[-1]
     leave = frame.stack[-4]
+    frame.resumable = True
     value = tracer.call(leave, [type(error), error, tracer.traceback_of(error)], {})
+    frame.resumable = False
     frame.stack.append(value)

@@ -43,6 +43,9 @@ RECORDED_WITHOUT_RESULT = frozenset({"setitem", "_assert_async", "_assert_tensor
 NUMBER_TYPES: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
 
+TENSOR_TYPE: Any = type(torch.FloatTensor)
+
+
 def holds_tensor(value: Any) -> bool:
     return any(type(leaf) is AbstractTensor for leaf in engine.leaves_of(value))
 
@@ -343,6 +346,10 @@ class Recording(Overrides):
     def is_instance(self, value: Any, kinds: Any) -> bool:
         if type(value) is AbstractTensor:
             self.graph.guard_tensor(value)
+            if isinstance(kinds, tuple):
+                return any(self.is_instance(value, kind) for kind in kinds)
+            if type(kinds) is TENSOR_TYPE:
+                return kinds.dtype is value.dtype and kinds.is_cuda == (value.device.type == "cuda")
             return bool(self.native(isinstance, value, kinds))
         if type(value) is InstanceDict:
             return bool(self.native(isinstance, {}, kinds))

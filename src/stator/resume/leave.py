@@ -85,10 +85,9 @@ def residual_of(
     if trace.broke is not None and trace.broke.reason in ("skipped_frame", "disabled_function"):
         builder.callees_compiled = callees_compiled
     if trace.ending is Ending.RETURNED:
-        value = builder.expression(trace.value)
-        restored = _restored_modes(trace, builder)
         builder.effects()
-        ending = [*restored, f"return {value}"]
+        value = builder.expression(trace.value)
+        ending = [*_restored_modes(trace, builder), f"return {value}"]
     else:
         ending = _left(trace, builder, make_continuation)
     inputs = [builder.fetch(source) for source, _ in tracer.graph.inputs]
@@ -105,7 +104,7 @@ def _restored_modes(trace: Trace, builder: ResidualBuilder) -> list[str]:
 
 def operand_count(instruction: Instruction) -> int:
     """How many operands a call-like instruction takes off the stack."""
-    counts = {"CALL": instruction.arg + 2, "CALL_FUNCTION_EX": 3 + (instruction.arg & 1)}
+    counts = {"CALL": instruction.arg + 2, "CALL_FUNCTION_EX": 3 + (instruction.arg & 1), "WITH_EXCEPT_START": 0}
     return counts.get(instruction.opname, 2 if instruction.opname == "BINARY_SUBSCR" else 1)
 
 
@@ -114,6 +113,7 @@ def _left(trace: Trace, builder: ResidualBuilder, make_continuation: MakeContinu
     frames = [_suspended(frame) for frame in tracer.frames[:-1]]
     inner = tracer.frames[-1]
     contexts = tuple(FrameContext(frame.globals, frame.builtins) for frame in (*frames, inner))
+    builder.effects()  # before anything is rebuilt: iterators want the container as it then is
     lines_before, names_before = len(builder.lines), dict(builder.names)
     try:
         operation = plain_operation(builder, inner)
@@ -128,7 +128,6 @@ def _left(trace: Trace, builder: ResidualBuilder, make_continuation: MakeContinu
         layout, values = capture_layout([*frames, standing], tracer.handled)
         names = builder.sequence(values)
         restored = _restored_modes(trace, builder)
-        builder.effects()
         call = f"make.run_on({builder.constant(layout)}, {builder.constant(contexts)}, ({names}))"
         return [*restored, f"return {call}"]
     bare = _copied(inner, inner.stack[: len(inner.stack) - operation.operands], inner.pc)
@@ -139,7 +138,6 @@ def _left(trace: Trace, builder: ResidualBuilder, make_continuation: MakeContinu
         for condition, result, pc in _outcomes(builder, inner, operation)
     ]
     lines = _restored_modes(trace, builder)
-    builder.effects()
     if tracer.handled is None and any(frame.decoded.handler_of[frame.current] for frame in (*frames, inner)):
         arriving = dataclasses.replace(layout, raised=True, error_on_break=tracer.error_on_break)
         place = make_continuation(arriving, contexts)

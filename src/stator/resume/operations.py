@@ -15,6 +15,10 @@ None for an instruction that has no row: the frame then runs on eagerly from the
 
 from __future__ import annotations
 
+import inspect
+import sys
+import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +28,8 @@ from stator.capture.frame import NULL, Frame
 from stator.capture.opcodes_calls import split_call
 from stator.resume.residual import ResidualBuilder
 from stator.resume.support import IN_PLACE
+
+MANY = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +62,27 @@ def plain_operation(builder: ResidualBuilder, frame: Frame) -> PlainOperation | 
     return None if make is None else make(builder, frame, instruction)
 
 
+# Builtins that look at the frame they are called from, if they get fewer arguments than this.
+FRAME_READERS: dict[Any, int] = {
+    super: 2, locals: 1, globals: 1, vars: 1, dir: 1, eval: 2, exec: 2, compile: MANY, __import__: 2, breakpoint: MANY,
+    sys._getframe: MANY, sys._current_frames: MANY, inspect.currentframe: MANY, inspect.stack: MANY,
+    inspect.trace: MANY, traceback.extract_stack: MANY, traceback.format_stack: MANY, traceback.print_stack: MANY,
+    warnings.warn: MANY, sys.settrace: MANY, sys.setprofile: MANY,
+}  # fmt: skip
+
+
+def reads_frame(function: Any, count: int) -> bool:
+    """Whether a call looks at its caller's frame, which then must be the real one."""
+    try:
+        return count < FRAME_READERS.get(function, 0)
+    except TypeError:  # unhashable
+        return False
+
+
 @row("CALL")
 def _call(builder: ResidualBuilder, frame: Frame, instruction: Instruction) -> PlainOperation | None:
     function, args, kwargs = split_call(frame, instruction.arg)
-    if function is super or (getattr(function, "__name__", "") in ("locals", "globals", "vars", "dir") and not args):
+    if reads_frame(function, len(args) + len(kwargs)):
         return None
     named = "".join(f"**{{{builder.constant(key)}: {builder.expression(value)}}}, " for key, value in kwargs.items())
     text = f"{builder.callee(function)}({builder.sequence(args)}{named})"
@@ -67,8 +90,10 @@ def _call(builder: ResidualBuilder, frame: Frame, instruction: Instruction) -> P
 
 
 @row("CALL_FUNCTION_EX")
-def _call_function_ex(builder: ResidualBuilder, frame: Frame, instruction: Instruction) -> PlainOperation:
+def _call_function_ex(builder: ResidualBuilder, frame: Frame, instruction: Instruction) -> PlainOperation | None:
     stack = frame.stack
+    if reads_frame(stack[-2 - (instruction.arg & 1)], 0):
+        return None
     if instruction.arg & 1:
         function, args, kwargs = stack[-3:]
         text = f"{builder.callee(function)}(*{builder.expression(args)}, **{builder.expression(kwargs)})"

@@ -11,6 +11,7 @@ identities within and across what is returned are those of eager Python.
 """
 
 from __future__ import annotations
+import __future__
 
 import collections
 import functools
@@ -29,6 +30,7 @@ from stator.capture.ahead import COMPOSED, DICT_WALKS, changed_since, dict_under
 from stator.capture.calls import underlying
 from stator.capture.control import Break
 from stator.capture.frame import NULL, UNBOUND, ExceptionSlot, Frame, LastIndex, Pending
+from stator.capture.instance_dicts import InstanceDict
 from stator.capture.library.effects import Replay
 from stator.capture.library.inference import InferenceMode
 from stator.capture.library.torch_overrides import Switch
@@ -41,19 +43,39 @@ from stator.tensors.abstract import AbstractTensor
 from stator.values import arrays
 from stator.values.constants import guard_kind
 from stator.values.source import Source
-from stator.values.world import DELETED, Overlay, Shadow, same_constant
+from stator.values.world import DELETED, Overlay, Shadow, entries, same_constant
 
 BINDING = (types.MethodDescriptorType, types.WrapperDescriptorType)
 ITERATORS: tuple[type, ...] = (
     type(iter([])), type(iter(())), type(iter("")), type(iter(range(0))), type(iter(set())), type(reversed([])),
     type(iter(collections.deque())), map, filter, reversed, type(iter(b"")), type(iter(collections.OrderedDict())),
     itertools.accumulate, itertools.dropwhile, itertools.filterfalse, itertools.starmap, itertools.takewhile,
-    itertools.count, itertools.repeat, *DICT_WALKS, *COMPOSED,
+    *DICT_WALKS, *COMPOSED,
+    *(kind for kind in vars(itertools).values() if isinstance(kind, type) and "__reduce__" in kind.__dict__),
 )  # fmt: skip
 HEAP_TYPE = 1 << 9
+MADE_BY_C = 1 << 7 | 1 << 8  # not to be instantiated, or immutable
+C_MEMBERS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.GetSetDescriptorType)
 # C types whose `__new__` makes an empty instance of any class derived from them in Python.
 SAFE_LAYOUTS = frozenset({object, list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict})
 INLINE_TYPES = (int, float, str, bool, type(None))
+
+
+@functools.lru_cache(4096)
+def _made_by_python(kind: type) -> bool:
+    """Whether a class is a class statement's: C makes types of the same flags, whose instances only it can make."""
+    if not kind.__flags__ & HEAP_TYPE or kind.__flags__ & MADE_BY_C:
+        return False
+    return not any(
+        type(held) in C_MEMBERS and name not in ("__dict__", "__weakref__") for name, held in kind.__dict__.items()
+    )
+
+
+@functools.lru_cache(1024)
+def _fields_of_c(kind: Any) -> frozenset[str]:
+    """The fields that exceptions have by C."""
+    members = (types.MemberDescriptorType, types.GetSetDescriptorType)
+    return frozenset(name for base in kind.__mro__ for name, held in base.__dict__.items() if type(held) in members)
 
 
 class ResidualBuilder:
@@ -78,6 +100,7 @@ class ResidualBuilder:
         self._count = 0
         # The code and line of the program whose call the residual program makes.
         self.stands_for: tuple[types.CodeType, int] | None = None
+        self.deferred: list[tuple[str, Any]] = []  # cells whose contents are not made yet
         # How the broken call's callee is called, where it runs uncompiled but what it calls does not.
         self.callees_compiled: Callable[[Any], Any] | None = None
 
@@ -253,7 +276,7 @@ class ResidualBuilder:
         return name
 
     def _fill_dict(self, name: str, value: dict[Any, Any], owner: str) -> None:
-        for key, held in dict.items(value):
+        for key, held in entries(value):
             self.lines.append(f"{owner}.__setitem__({name}, {self.expression(key)}, {self.expression(held)})")
 
     def _tuple_subclass(self, value: Any) -> str:
@@ -315,6 +338,12 @@ class ResidualBuilder:
     def _exception(self, error: BaseException) -> str:
         name = self._named(error, f"make.exception({self.constant(type(error))}, ({self.sequence(error.args)}))")
         self._fill_attributes(name, error)
+        kind: Any = type(error)
+        fields = _fields_of_c(kind)
+        for field in ("name", "path", "obj"):  # of ImportError, NameError, AttributeError: given by keyword
+            held = getattr(error, field, None) if field in fields else None
+            if held is not None:
+                self.lines.append(f"{name}.{field} = {self.expression(held)}")
         for link in ("__cause__", "__context__"):
             held = getattr(error, link)
             if held is not None:
@@ -334,7 +363,10 @@ class ResidualBuilder:
         walk = DICT_WALKS.get(type(value))
         if walk is not None and peekable(value):
             return self._dict_walk(value, walk)
-        made = reduced(value)
+        try:
+            made = reduced(value)
+        except RuntimeError:  # what it iterates over has changed meanwhile
+            raise Break("cannot_rebuild", f"a {type(value).__name__}", self.tracer.born.get(id(value))) from None
         function, args = made[0], made[1]
         state = made[2] if len(made) > 2 else None
         args = tuple(self.tracer.proxied.get(id(arg), arg) for arg in args)
@@ -354,7 +386,7 @@ class ResidualBuilder:
         kind = type(value)
         if id(kind) in self.tracer.own_functions:
             raise Break("class_escapes", kind.__name__, self.tracer.born.get(id(kind)))
-        layout = next(base for base in kind.__mro__ if not base.__flags__ & HEAP_TYPE)
+        layout = next(base for base in kind.__mro__ if not _made_by_python(base))
         if layout in SAFE_LAYOUTS:
             name = self._named(value, f"make.new({self.constant(kind)})")
         else:
@@ -463,7 +495,7 @@ class ResidualBuilder:
         ordered = isinstance(now, collections.OrderedDict)
         owner = self.constant(collections.OrderedDict) if ordered else "dict"
         old_keys = list(before[::2])
-        new_keys = list(dict.keys(now))
+        new_keys = [key for key, _ in entries(now)]
         kept = [key for key in old_keys if dict.__contains__(now, key)]
         if [id(key) for key in kept] != [id(key) for key in new_keys[: len(kept)]] and kept != new_keys[: len(kept)]:
             self.lines.append(f"{owner}.clear({target})")
@@ -473,7 +505,7 @@ class ResidualBuilder:
             if not dict.__contains__(now, key):
                 self.lines.append(f"{owner}.__delitem__({target}, {self.expression(key)})")
         old_values = {id(key): value for key, value in zip(before[::2], before[1::2], strict=True)}
-        for key, value in dict.items(now):
+        for key, value in entries(now):
             held = old_values.get(id(key), DELETED)
             if held is DELETED:
                 held = next((old for one, old in zip(before[::2], before[1::2], strict=True) if one == key), DELETED)
@@ -541,6 +573,14 @@ class ResidualBuilder:
         lines = [f"{self.constant(pop)}()"] * (len(before) - same)
         return lines + [f"{self.constant(push)}({self.expression(mode)})" for mode in after[same:]]
 
+    def _future_flags(self) -> int:
+        """The `__future__` statements the broken operation is under: `exec` and `compile` go by their caller's."""
+        if not self.tracer.frames:
+            return 0
+        known = (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+        flags = self.tracer.frames[-1].code.co_flags
+        return sum(flag for flag in known if flags & flag == flag and flag > 0x10000)
+
     def assemble(self, graph: Any, inputs: list[str], ending: list[str]) -> tuple[types.FunctionType, str]:
         """The residual function and its text."""
         arguments = [f"a{index}" for index in range(self.local_count)] + [
@@ -556,8 +596,10 @@ class ResidualBuilder:
         body += self.lines
         body += ending
         text = f"def residual({', '.join(arguments)}):\n" + "".join(f"    {line}\n" for line in body)
-        namespace: dict[str, Any] = {**self.constants, "graph": graph}
-        exec(compile(text, "<stator residual program>", "exec"), namespace)
+        # Classes that the broken operation makes belong to the module of the code it stands in.
+        module = self.tracer.frames[-1].globals.get("__name__") if self.tracer.frames else None
+        namespace: dict[str, Any] = {**self.constants, "graph": graph, "__name__": module}
+        exec(compile(text, "<stator residual program>", "exec", self._future_flags(), dont_inherit=True), namespace)
         function = namespace["residual"]
         if self.stands_for is not None:
             function.__code__ = standing_for(function.__code__, *self.stands_for)
@@ -602,6 +644,9 @@ def _rebuild_function(builder: ResidualBuilder, value: types.FunctionType) -> st
         f"{builder.constant(value.__name__)}, {defaults}, {closure}, {keywords}, {builder.constant(value.__module__)})"
     )
     name = builder._named(value, text)
+    own = [cell for cell, contents in builder.deferred if contents is value]
+    builder.lines += [f"{cell}.cell_contents = {name}" for cell in own]
+    builder.deferred = [row for row in builder.deferred if row[1] is not value]
     if value.__qualname__ != value.__code__.co_qualname:
         builder.lines.append(f"{name}.__qualname__ = {builder.constant(value.__qualname__)}")
     if value.__doc__ is not None and value.__doc__ != (value.__code__.co_consts or (None,))[0]:
@@ -622,7 +667,10 @@ def _rebuild_cell(builder: ResidualBuilder, value: types.CellType) -> str:
         contents = value.cell_contents
     except ValueError:
         return name
-    builder.lines.append(f"{name}.cell_contents = {builder.expression(contents)}")
+    if id(contents) in builder.building and id(contents) not in builder.names:
+        builder.deferred.append((name, contents))  # a function that contains itself: filled in when it is made
+    else:
+        builder.lines.append(f"{name}.cell_contents = {builder.expression(contents)}")
     return name
 
 
@@ -707,7 +755,13 @@ def _rebuild_exception_slot(builder: ResidualBuilder, value: ExceptionSlot) -> s
     return builder._named(value, f"{builder.constant(ExceptionSlot)}({builder.expression(value.previous)})")
 
 
+def _rebuild_instance_dict(builder: ResidualBuilder, value: InstanceDict) -> str:
+    target = builder.expression(value.target)
+    return builder._named(value, f"{builder.constant(object.__getattribute__)}({target}, '__dict__')")
+
+
 REBUILDERS: dict[type, Any] = {
+    InstanceDict: _rebuild_instance_dict,
     types.FunctionType: _rebuild_function,
     types.CellType: _rebuild_cell,
     types.MethodType: _rebuild_method,

@@ -5,6 +5,7 @@ Nothing here knows of tracing; it runs on every call of an entry that needs it.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import sys
 import types
@@ -39,6 +40,25 @@ def below_catcher(error: BaseException) -> types.TracebackType | None:
     return traceback
 
 
+def _of_c(cls: type, name: str, kind: type) -> Any:
+    """What the nearest class that C made has under the name."""
+    for base in cls.__mro__:
+        held = base.__dict__.get(name)
+        if isinstance(held, kind):
+            return held
+        if isinstance(held, staticmethod):
+            continue
+    return getattr(BaseException, name)
+
+
+def unpacked(values: Any) -> Any:
+    """An iterator for an unpacking assignment, which words it its own way where there is none."""
+    kind = type(values)
+    if not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
+        raise TypeError(f"cannot unpack non-iterable {kind.__name__} object")
+    return iter(values)
+
+
 class Support:
     """The namespace `make`."""
 
@@ -67,7 +87,12 @@ class Support:
 
     @staticmethod
     def exception(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:
-        error = cls.__new__(cls, *args) if "__new__" not in cls.__dict__ else BaseException.__new__(cls, *args)
+        """An exception of this class, made as C makes one: no code of the program runs."""
+        make: Any = _of_c(cls, "__new__", types.BuiltinFunctionType)
+        start: Any = _of_c(cls, "__init__", types.WrapperDescriptorType)
+        error: BaseException = make(cls, *args)
+        with contextlib.suppress(TypeError, ValueError):  # arguments that only the program's own `__init__` takes
+            start(error, *args)
         error.args = args
         return error
 
@@ -126,8 +151,7 @@ class Support:
     @staticmethod
     def unpack(values: Any, count: int) -> tuple[Any, ...]:
         found = []
-        iterator = iter(values)
-        for item in iterator:
+        for item in unpacked(values):
             found.append(item)
             if len(found) > count:
                 raise ValueError(f"too many values to unpack (expected {count})")
@@ -137,7 +161,7 @@ class Support:
 
     @staticmethod
     def unpack_around(values: Any, before: int, after: int) -> tuple[Any, ...]:
-        found = list(values)
+        found = list(unpacked(values))
         if len(found) < before + after:
             raise ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(found)})")
         stop = len(found) - after

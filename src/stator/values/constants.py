@@ -48,7 +48,7 @@ def guard_kind(value: Any) -> str | None:
         return "IS"
     if kind in BY_TYPE_AND_TEXT:
         return "EQUALS"
-    if isinstance(value, (type, enum.Enum, types.ModuleType)):
+    if issubclass(kind, (type, enum.Enum, types.ModuleType)):
         return "IS"
     if kind is slice:
         parts = (value.start, value.stop, value.step)

@@ -47,6 +47,11 @@ class Missing:
 DELETED = Missing()
 
 
+def entries(mapping: dict[Any, Any]) -> Any:
+    """Keys and values in the mapping's own order, which `dict` does not know of an OrderedDict."""
+    return (collections.OrderedDict if isinstance(mapping, collections.OrderedDict) else dict).items(mapping)
+
+
 class Shadow:
     """A private copy standing for an outside container."""
 
@@ -64,7 +69,7 @@ class Shadow:
     def changed(self) -> bool:
         """Whether the trace changed it."""
         if isinstance(self.copy, dict):
-            now: tuple[Any, ...] = tuple(part for pair in dict.items(self.copy) for part in pair)
+            now: tuple[Any, ...] = tuple(part for pair in entries(self.copy) for part in pair)
         else:
             now = tuple(self.copy)
         return len(now) != len(self.snapshot) or any(
@@ -168,9 +173,9 @@ class World:
             made = self.array_of_original[identity] = arrays.wrapped(tensor)
             self.arrays[id(made)] = source
             return made
-        if isinstance(value, (tuple, frozenset)):
+        if issubclass(kind := type(value), (tuple, frozenset)):  # `isinstance` would ask `__class__`
             return self._shadow_immutable(value, source)
-        if isinstance(value, CONTAINERS):
+        if issubclass(kind, CONTAINERS):
             return self._shadow(value, source)
         self.objects[identity] = value
         return value
@@ -238,7 +243,7 @@ class World:
             put = (
                 collections.OrderedDict.__setitem__ if isinstance(value, collections.OrderedDict) else dict.__setitem__
             )
-            for index, (key, held) in enumerate(dict.items(value)):
+            for index, (key, held) in enumerate(entries(value)):
                 new_key = key
                 if not is_constant(key):
                     new_key = self.element(key, source.child("DICT_KEY", index))
@@ -386,7 +391,9 @@ class World:
         seen = set() if seen is None else seen
         if id(value) in seen:
             return
-        if isinstance(value, (list, tuple, dict, set, frozenset, collections.deque)) and not is_constant(value):
+        if guard_kind(value) is not None:
+            return  # guarded where it was loaded
+        if isinstance(value, (list, tuple, dict, set, frozenset, collections.deque)):
             seen.add(id(value))
             self.read(value)
             for part in dict.values(value) if isinstance(value, dict) else value:

@@ -11,7 +11,7 @@ import torch
 
 from stator.capture.control import Break, UserException
 from stator.capture.frame import UNBOUND
-from stator.capture.operators import specialised
+from stator.capture.operators import BLOCKED, lookup_special, specialised
 from stator.capture.symbolic import SYMBOLIC
 from stator.tensors.abstract import AbstractTensor
 from stator.values.constants import guard_kind
@@ -107,7 +107,7 @@ def _id(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> int:
 
 def _hash(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
     value = args[0]
-    if tracer.is_python_method(value, "__hash__"):
+    if tracer.is_python_method(value, "__hash__") and lookup_special(type(value), "__hash__") is not BLOCKED:
         return tracer.call(tracer.special(value, "__hash__"), [], {})
     if type(value) is AbstractTensor:
         return _id(tracer, args, kwargs)

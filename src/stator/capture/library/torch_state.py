@@ -42,6 +42,24 @@ def _is_tensor(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> bool:
     return tracer.is_instance(args[0], torch.Tensor)
 
 
+def _type(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """`tensor.type()` names a type that is made of dtype and device; `tensor.type(what)` converts."""
+    tensor = args[0]
+    if type(tensor) is not AbstractTensor or kwargs or len(args) > 2 or tensor.layout is not torch.strided:
+        return NotImplemented
+    cuda = "cuda." if tensor.device.type == "cuda" else ""
+    if len(args) == 1 or args[1] is None:
+        tracer.graph.guard_tensor(tensor)
+        names = {str(kind.dtype): kind.__name__ for kind in TENSOR_TYPES}
+        return f"torch.{cuda}{names[str(tensor.dtype)]}" if str(tensor.dtype) in names else NotImplemented
+    wanted = args[1]
+    if isinstance(wanted, str) and wanted.startswith(f"torch.{cuda}") and wanted.count(".") == 1 + bool(cuda):
+        wanted = getattr(torch, wanted.rpartition(".")[2], None)
+    if type(wanted) is type(torch.FloatTensor) and wanted.is_cuda == bool(cuda):
+        wanted = wanted.dtype
+    return tracer.operate(torch.Tensor.to, (tensor, wanted), {}) if isinstance(wanted, torch.dtype) else NotImplemented
+
+
 def _graph_break(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
     detail = args[0] if args else kwargs.get("msg", "")
     raise Break("explicit_graph_break", str(detail))
@@ -80,6 +98,10 @@ def _nest(step: int) -> Any:
     return handler
 
 
+TENSOR_TYPES: tuple[Any, ...] = (
+    torch.FloatTensor, torch.DoubleTensor, torch.HalfTensor, torch.BFloat16Tensor, torch.ByteTensor, torch.CharTensor,
+    torch.ShortTensor, torch.IntTensor, torch.LongTensor, torch.BoolTensor,
+)  # fmt: skip
 READS = (
     torch.is_grad_enabled, torch.get_default_dtype, torch.is_autocast_enabled,
     torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch.are_deterministic_algorithms_enabled,
@@ -103,6 +125,9 @@ FUNCTIONS: dict[Any, Any] = {
     torch.autocast_increment_nesting: _nest(1),
     torch.autocast_decrement_nesting: _nest(-1),
     torch.is_tensor: _is_tensor,
+    torch.Tensor.type: _type,
+    torch.autograd._is_checkpoint_valid: _read(torch.autograd._is_checkpoint_valid),
+    torch._C._are_functorch_transforms_active: _read(torch._C._are_functorch_transforms_active),
     torch._assert: _assert,
     torch.jit.is_scripting: _constant(False),
     torch.jit.is_tracing: _constant(False),
