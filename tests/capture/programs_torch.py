@@ -315,3 +315,14 @@ def leaves_made_inside(x):
     leaf = torch.ones(3, requires_grad=True)
     other = (x * 2).requires_grad_()
     return leaf, leaf * x, other, other * 2
+
+
+@torch.jit.script
+def scripted(x, factor: float):
+    return torch.tanh(x * factor), x + 1
+
+
+@program(tensor)
+def scripted_function(x):
+    y, z = scripted(x + 1, 2.0)
+    return y * 2, z

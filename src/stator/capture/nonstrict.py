@@ -87,6 +87,11 @@ def _map_flat(value: Any, convert: Any) -> Any:
     return tuple(convert(leaf) for leaf in value) if isinstance(value, tuple) else convert(value)
 
 
+def scripted_function(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A function that `torch.jit` made: it has no state, and the graph calls it."""
+    return record_call(tracer, function, args, kwargs)
+
+
 def autograd_function(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """`SomeFunction.apply(...)`: forward and backward are called by the graph as they are."""
     cls = args[0]

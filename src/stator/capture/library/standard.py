@@ -24,7 +24,7 @@ import torch
 
 from stator.capture.control import Break, UserException
 from stator.capture.instance_dicts import InstanceDict
-from stator.capture.nonstrict import autograd_function
+from stator.capture.nonstrict import autograd_function, scripted_function
 from stator.values.constants import guard_kind, is_constant
 
 if TYPE_CHECKING:
@@ -292,6 +292,7 @@ def _referent(tracer: Tracer, reference: Any, args: list[Any], kwargs: dict[str,
 
 
 GETTERS: dict[type, Any] = {
+    torch.jit.ScriptFunction: scripted_function,
     operator.itemgetter: _itemgetter,
     operator.attrgetter: _attrgetter,
     operator.methodcaller: _methodcaller,
