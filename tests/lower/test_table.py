@@ -73,6 +73,36 @@ def test_an_operator_that_writes_its_arguments_writes_copies():
         torch.testing.assert_close((found, given), (function(*expected), expected))
 
 
+def test_a_custom_operator_without_results_needs_no_fake():
+    @torch.library.custom_op("stator_table::grow", mutates_args=("x", "many"))
+    def grow(x: torch.Tensor, many: list[torch.Tensor], by: torch.Tensor) -> None:
+        x.add_(by)
+        for one in many:
+            one.mul_(by.sum())
+
+    with torch.library._scoped_library("stator_table", "FRAGMENT") as library:
+        library.define("plain(Tensor(a!) x, *, Tensor(b!)? also) -> ()")
+
+        def plain(x, *, also):
+            x.add_(1)
+            if also is not None:
+                also.sub_(1)
+
+        torch.library.impl(library, "plain", "CPU")(plain)
+
+        def function(x, y):
+            torch.ops.stator_table.plain(x, also=None)
+            z = x * 2
+            torch.ops.stator_table.plain(y, also=z)
+            grow(z, [y], x)
+            return z + y, x
+
+        given, expected = [(torch.arange(3.0), torch.ones(3)) for _ in range(2)]
+        for backend in ("eager", "aot_eager", "stator"):
+            found = stator.compile(function, fullgraph=True, backend=backend)(*given)
+            torch.testing.assert_close((found, given), (function(*expected), expected))
+
+
 def test_an_operator_that_breaks_its_promise_is_copied_and_reported():
     with torch.library._scoped_library("stator_table", "DEF") as library:
         library.define("turn(Tensor x) -> Tensor")

@@ -113,6 +113,25 @@ def _symbolically(function: Callable[..., Any]) -> Callable[..., Any]:
     return inside
 
 
+def returns_nothing(function: Any) -> bool:
+    """Whether a custom operator only writes its arguments: then nobody needs to say what it gives."""
+    op = getattr(function, "default", None) if isinstance(function, torch._ops.OpOverloadPacket) else function
+    if not isinstance(op, torch._ops.OpOverload) or op.namespace in ("aten", "prims", "prim"):
+        return False
+    return op._schema.is_mutable and not op._schema.returns and not op._can_decompose()
+
+
+def note_writes(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """What such an operator leaves behind: its written arguments have changed."""
+    schema = getattr(function, "default", function)._schema
+    for position, declared in enumerate(schema.arguments):
+        if declared.alias_info is None or not declared.alias_info.is_write:
+            continue
+        value = args[position] if position < len(args) else kwargs.get(declared.name)
+        written = [one for one in (value if isinstance(value, (list, tuple)) else [value]) if one is not None]
+        torch._C._increment_version(written)
+
+
 def run(
     function: Callable[..., Any],
     args: tuple[Any, ...],
@@ -159,7 +178,10 @@ def run(
         function = _symbolically(function)
     dynamo_free.settle_references()
     versions = {identity: tensor.twin._version for identity, tensor in known.items()}
-    if tensors:
+    result: Any = None
+    if returns_nothing(original):
+        note_writes(original, low_args, low_kwargs)
+    elif tensors:
         result = function(*low_args, **low_kwargs)
     else:
         with meta_default():
