@@ -55,9 +55,6 @@ def call(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
     frame.kwnames = ()
     del frame.stack[len(frame.stack) - count - 1 :]
     frame.stack[-1] = value
-    if tracer.generators:
-        del function, args
-        tracer.close_dropped()
 
 
 @opcode("CALL_FUNCTION_EX")
@@ -194,7 +191,5 @@ def with_except_start(tracer: Tracer, frame: Frame, instruction: Instruction) ->
     # stack: exit function, lasti, previous exception, exception
     error = frame.stack[-1]
     leave = frame.stack[-4]
-    frame.resumable = True
-    value = tracer.call(leave, [type(error), error, tracer.traceback_of(error)], {})
-    frame.resumable = False
+    value = tracer.call(leave, [type(error), error, error.__traceback__], {})
     frame.stack.append(value)
