@@ -1,10 +1,17 @@
-"""Compiled CPU code beside torch.compile and eager: run time, first call, and bandwidth.
+"""Compiled CPU code beside torch.compile and eager: run time, first call, memory and bandwidth.
 
-Run by `make bench-cpu`. Each workload runs in its own process, one for each number of threads, so that first calls are
-first calls; inside it stator, torch.compile (Inductor) and eager alternate and the minimum of many rounds counts.
-Ratios above 1 mean stator is faster. Writes benchmarks/results/cpu.json.
+Run by `make bench-cpu`. Each number comes from a process of its own (`cpu_child.py`); inside it stator, torch.compile
+(Inductor) and eager alternate and the minimum of many rounds counts. Ratios above 1 mean stator is better. Results are
+merged into benchmarks/results/cpu.json by workload and number of threads, so they can be measured in pieces.
 
-    python benchmarks/cpu.py [--threads 1 2] [--only TEXT] [--no-peer] [--kernels]
+    prepare   fill the caches of both compilers under --caches, so that `run` does not wait for compilers
+    run       seconds a call, with 1 and 2 threads
+    first     the first call in a fresh process: with empty caches, then with the caches that call has filled
+    memory    peak of allocated bytes in a call
+    show      print what is stored
+    table     write what is stored into docs/performance.md
+
+    python benchmarks/cpu.py run [--threads 1 2] [--only TEXT] [--contenders eager stator inductor] [--caches DIR]
 """
 
 from __future__ import annotations
@@ -18,171 +25,185 @@ import platform
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 
 from cpu_workloads import WORKLOADS, Workload
 
 RESULTS = Path(__file__).parent / "results" / "cpu.json"
-SECONDS = 1.5  # of measuring for each contender
-TOLERANCE = {torch.bfloat16: 5e-2, torch.float32: 2e-3}
+CHILD = Path(__file__).parent / "cpu_child.py"
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+BEGIN, END = "<!-- results: written by `benchmarks/cpu.py table` -->\n", "<!-- end of results -->\n"
+Row = dict[str, Any]
 
 
-def runner(workload: Workload, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[[], Any]:
-    """One call as the workload's kind wants it."""
-    if workload.kind == "training":
-
-        def train() -> Any:
-            loss = function(*arguments).float().sum()
-            loss.backward()
-            return loss
-
-        return train
-    return lambda: function(*arguments)
-
-
-def compilers(peer: bool) -> dict[str, Callable[[Any], Any]]:
-    import stator
-
-    contenders: dict[str, Callable[[Any], Any]] = {"eager": lambda f: f, "stator": lambda f: stator.compile(f)}
-    if peer:
-        contenders["inductor"] = lambda f: torch.compile(f)
-    return contenders
+def child(what: str, workload: Workload, threads: int, caches: Path, contenders: list[str], seconds: float) -> Row:
+    """The numbers of one process, with both compilers' caches in a folder."""
+    folders = {"STATOR_CACHE_DIR": caches / "stator", "TORCHINDUCTOR_CACHE_DIR": caches / "inductor"}
+    for folder in folders.values():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    environment = {**os.environ, **{name: str(folder) for name, folder in folders.items()}}
+    environment["OMP_NUM_THREADS"] = str(threads)
+    command = [sys.executable, str(CHILD), what, workload.name, "--contenders", *contenders, "--seconds", str(seconds)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    for line in reversed(done.stdout.splitlines()):
+        if line.startswith("{"):
+            row: Row = json.loads(line)
+            return row
+    return {"error": done.stderr[-400:]}
 
 
-def measure(workload: Workload, peer: bool) -> dict[str, Any]:
-    """First call and best time of each contender, in this process."""
-    torch.manual_seed(0)
-    function, arguments = workload.make()
-    calls: dict[str, Callable[[], Any]] = {}
-    row: dict[str, Any] = {"name": workload.name, "threads": torch.get_num_threads()}
-    results: dict[str, Any] = {}
-    with torch.set_grad_enabled(workload.kind == "training"):
-        for name, compile_it in compilers(peer).items():
-            call = runner(workload, compile_it(function), arguments)
-            start = time.perf_counter()
-            try:
-                if workload.kind == "step":
-                    call()
-                else:
-                    results[name] = [leaf for leaf in pytree.tree_leaves(call()) if isinstance(leaf, torch.Tensor)]
-            except Exception as error:
-                row[f"{name} error"] = f"{type(error).__name__}: {str(error)[:200]}"
-                continue
-            row[f"{name} first"] = time.perf_counter() - start
-            calls[name] = call
-        row["difference"] = difference(results.get("eager", []), results.get("stator", []))
-        row.update(best_times(calls))
+def first_calls(workload: Workload, threads: int, contenders: list[str]) -> Row:
+    """Each compiler with empty caches, then once more with what it left there."""
+    row: Row = {}
+    for name in contenders:
+        if name == "eager":
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            for state in ("cold", "warm"):
+                found = child("first", workload, threads, Path(folder), [name], 0)
+                row.update({f"{key} {state}": value for key, value in found.items()})
     return row
 
 
-def difference(expected: list[torch.Tensor], found: list[torch.Tensor]) -> float:
-    """The largest difference, relative to the largest value of each result."""
-    worst = 0.0
-    for left, right in zip(expected, found, strict=False):
-        left, right = left.detach().double(), right.detach().double()
-        scale = max(left.abs().max().item(), 1e-6) if left.numel() else 1.0
-        worst = max(worst, (left - right).abs().max().item() / scale if left.numel() else 0.0)
-    return worst
+def ratio(row: Row, other: str, suffix: str = "") -> float | None:
+    """How many times another contender needs."""
+    mine, theirs = row.get(f"stator{suffix}"), row.get(f"{other}{suffix}")
+    return theirs / mine if mine and theirs else None
 
 
-def best_times(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Seconds a call, alternating in rounds."""
-    repeats: dict[str, int] = {}
-    for name, call in calls.items():
-        call()
-        start = time.perf_counter()
-        call()
-        repeats[name] = max(1, min(200, int(2e-3 / max(time.perf_counter() - start, 1e-7))))
-    best = dict.fromkeys(calls, math.inf)
-    end = time.perf_counter() + SECONDS * len(calls)
-    while time.perf_counter() < end:
-        for name, call in calls.items():
-            count = repeats[name]
-            start = time.perf_counter()
-            for _ in range(count):
-                call()
-            best[name] = min(best[name], (time.perf_counter() - start) / count)
-    return best
-
-
-def in_process(workload: Workload, threads: int, peer: bool) -> dict[str, Any]:
-    """Measure in a process of its own, with empty caches."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {
-            **os.environ,
-            "STATOR_CACHE_DIR": f"{folder}/stator",
-            "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
-            "OMP_NUM_THREADS": str(threads),
-        }
-        os.mkdir(f"{folder}/stator", 0o700)
-        command = [sys.executable, __file__, "--child", workload.name] + ([] if peer else ["--no-peer"])
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
-    for line in reversed(done.stdout.splitlines()):
-        if line.startswith("{"):
-            row: dict[str, Any] = json.loads(line)
-            return row
-    return {"name": workload.name, "threads": threads, "stator error": done.stderr[-400:]}
-
-
-def show(row: dict[str, Any]) -> str:
-    def ratio(other: str, suffix: str = "") -> str:
-        mine, theirs = row.get(f"stator{suffix}"), row.get(f"{other}{suffix}")
-        return f"{theirs / mine:7.2f}" if mine and theirs else "      -"
+def show(row: Row) -> str:
+    def times(other: str, suffix: str = "") -> str:
+        found = ratio(row, other, suffix)
+        return f"{found:6.2f}x" if found else "      -"
 
     mine = row.get("stator")
-    took = f"{mine * 1e6:10.1f} us" if mine else "    failed   "
-    text = f"{row['name']:26s} {row['threads']:2d} thr {took}  eager {ratio('eager')}x  inductor {ratio('inductor')}x"
-    first = row.get("stator first")
-    text += f"  first {first * 1e3:7.0f} ms ({ratio('inductor', ' first')}x)" if first else ""
-    text += f"  diff {row.get('difference', math.nan):.0e}"
+    text = f"{row['name']:28s} {row['threads']} thr " + (f"{mine * 1e6:9.1f} us" if mine else " " * 12)
+    text += f"  eager {times('eager')}  inductor {times('inductor')}"
+    if row.get("copy"):
+        text += f"  copy {times('copy')}"
+    for state in ("cold", "warm"):
+        found = row.get(f"stator first {state}")
+        if found:
+            text += f"  {state} {found * 1e3:5.0f} ms {times('inductor', f' first {state}')}"
+    if row.get("stator peak") is not None:
+        text += f"  peak {row['stator peak'] / 1e6:.1f} MB, eager {row['eager peak'] / 1e6:.1f}"
     return text + "".join(f"\n    {name}: {row[name]}" for name in row if name.endswith("error"))
 
 
-def geometric_mean(rows: list[dict[str, Any]], other: str, suffix: str = "") -> float:
-    ratios = [
-        row[other + suffix] / row["stator" + suffix]
-        for row in rows
-        if row.get(other + suffix) and row.get("stator" + suffix)
+def geometric_mean(rows: list[Row], other: str, suffix: str = "") -> str:
+    ratios = [found for row in rows if (found := ratio(row, other, suffix))]
+    if not ratios:
+        return "-"
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    return f"{mean:.2f}x over {len(ratios)} rows, lowest {min(ratios):.2f}x"
+
+
+def summary(rows: list[Row]) -> str:
+    lines = []
+    for threads in sorted({row["threads"] for row in rows}):
+        chosen = [row for row in rows if row["threads"] == threads]
+        for other in ("inductor", "eager"):
+            lines.append(f"{threads} threads, {other}: {geometric_mean(chosen, other)}")
+    for state in ("cold", "warm"):
+        lines.append(f"first call {state}, inductor: {geometric_mean(rows, 'inductor', f' first {state}')}")
+    return "\n".join(lines)
+
+
+def cell(row: Row, other: str, suffix: str = "") -> str:
+    found = ratio(row, other, suffix)
+    return f"{found:.2f}" if found else ""
+
+
+def table(rows: dict[tuple[str, int], Row]) -> str:
+    """One line for each workload: how many times its time the others need."""
+    lines = [
+        "| workload | µs, 1 thread | Inductor | eager | copy | µs, 2 threads | Inductor | eager "
+        "| first call, ms | Inductor | warm, ms | Inductor |",
+        "|---|" + "---:|" * 11,
     ]
-    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
+    for name in dict.fromkeys(name for name, _ in rows):
+        one, two = rows.get((name, 1), {}), rows.get((name, 2), {})
+        first = two if "stator first cold" in two else one
+        cells = [f"{one['stator'] * 1e6:.1f}" if "stator" in one else ""]
+        cells += [cell(one, other) for other in ("inductor", "eager", "copy")]
+        cells += [f"{two['stator'] * 1e6:.1f}" if "stator" in two else ""]
+        cells += [cell(two, other) for other in ("inductor", "eager")]
+        for state in ("cold", "warm"):
+            took = first.get(f"stator first {state}")
+            cells += [f"{took * 1e3:.0f}" if took else "", cell(first, "inductor", f" first {state}")]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n\n```text\n" + summary(list(rows.values())) + "\n```\n"
+
+
+def write_page(rows: dict[tuple[str, int], Row]) -> None:
+    before, rest = PAGE.read_text().split(BEGIN)
+    PAGE.write_text(before + BEGIN + table(rows) + END + rest.split(END)[1])
+
+
+def stored() -> dict[tuple[str, int], Row]:
+    if not RESULTS.exists():
+        return {}
+    names = {workload.name for workload in WORKLOADS}
+    rows = json.loads(RESULTS.read_text())["rows"]
+    return {(row["name"], row["threads"]): row for row in rows if row["name"] in names}
+
+
+def store(rows: dict[tuple[str, int], Row]) -> None:
+    machine = {
+        "machine": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    order = {workload.name: place for place, workload in enumerate(WORKLOADS)}
+    ordered = sorted(rows.values(), key=lambda row: (row["threads"], order[row["name"]]))
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps({"machine": machine, "rows": ordered}, indent=1) + "\n")
+
+
+def measure(options: argparse.Namespace, workload: Workload, threads: int) -> Row:
+    if options.what == "first":
+        return first_calls(workload, threads, options.contenders)
+    what = "memory" if options.what == "memory" else "run"
+    seconds = 0 if options.what == "prepare" else options.seconds
+    return child(what, workload, threads, options.caches, options.contenders, seconds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=("prepare", "run", "first", "memory", "show", "table"))
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--only", default="")
-    parser.add_argument("--no-peer", action="store_true")
-    parser.add_argument("--child", default="")
+    parser.add_argument("--only", default="", help="part of a name")
+    parser.add_argument("--names", nargs="+", help="whole names")
+    parser.add_argument("--contenders", nargs="+", default=["eager", "stator", "inductor"])
+    parser.add_argument("--caches", type=Path, default=Path(tempfile.gettempdir()) / f"stator-bench-{os.getuid()}")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of measuring, for each contender")
+    parser.add_argument("--dry", action="store_true", help="store nothing")
     options = parser.parse_args()
-    if options.child:
-        (workload,) = [entry for entry in WORKLOADS if entry.name == options.child]
-        print(json.dumps(measure(workload, not options.no_peer)))
+    rows = stored()
+    if options.what == "table":
+        write_page(rows)
         return
-    chosen = [workload for workload in WORKLOADS if options.only in workload.name]
-    rows: list[dict[str, Any]] = []
     for threads in options.threads:
-        for workload in chosen:
-            rows.append(in_process(workload, threads, not options.no_peer))
-            print(show(rows[-1]), flush=True)
-    for other in ("inductor", "eager"):
-        print(f"geometric mean over {other}: {geometric_mean(rows, other):.2f}x")
-    print(f"first call over inductor: {geometric_mean(rows, 'inductor', ' first'):.1f}x")
-    if not options.only:
-        RESULTS.parent.mkdir(exist_ok=True)
-        machine = {
-            "machine": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        }
-        RESULTS.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+        for workload in WORKLOADS:
+            if options.only not in workload.name or (options.names and workload.name not in options.names):
+                continue
+            key = workload.name, threads
+            if options.what == "show":
+                print(show(rows[key]) if key in rows else f"{workload.name}: not measured")
+                continue
+            row: Row = {"name": workload.name, "threads": threads, **measure(options, workload, threads)}
+            print(show(row), flush=True)
+            if options.what != "prepare":
+                old = {name: value for name, value in rows.get(key, {}).items() if not name.endswith("error")}
+                rows[key] = {**old, **row}
+    if not options.dry and options.what not in ("prepare", "show"):
+        store(rows)
+    print(summary([row for row in rows.values() if row["threads"] in options.threads]))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """What `benchmarks/cpu.py` measures: fused kernels, small programs and model blocks, each made fresh on request.
 
 A workload is a function of no arguments that returns `(callable, arguments)`; `kind` says how it is run: "inference"
-without gradients, "training" as forward, sum of the results, backward, "step" as an in-place update.
+without gradients, "training" as forward, sum of the results, backward, "step" as an in-place update. `bytes_moved` of a
+kernel that memory bounds says how many bytes it must read and write at least.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class Workload:
     name: str
     kind: str
     make: Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
+    bytes_moved: Callable[[tuple[Any, ...]], int] | None = None
 
 
 def random(*shape: int) -> torch.Tensor:
@@ -147,10 +149,15 @@ class LlamaBlock(nn.Module):
         return x + self.down(F.silu(self.gate(hidden)) * self.up(hidden))
 
 
+def _called(model: nn.Module) -> Callable[..., Any]:
+    """A function that calls the module: compiling a module itself would change it for the other contenders."""
+    return lambda *arguments: model(*arguments)
+
+
 def llama() -> tuple[Any, tuple[Any, ...]]:
     angles = torch.outer(torch.arange(128.0), 1 / 10000 ** (torch.arange(0, 64, 2) / 64)).repeat(1, 2)
     arguments = (random(2, 128, 512), angles.cos(), angles.sin())
-    return LlamaBlock().bfloat16(), tuple(argument.bfloat16() for argument in arguments)
+    return _called(LlamaBlock().bfloat16()), tuple(argument.bfloat16() for argument in arguments)
 
 
 def bert() -> tuple[Any, tuple[Any, ...]]:
@@ -196,6 +203,15 @@ def adam() -> tuple[Any, tuple[Any, ...]]:
     return step, (parameters, gradients, first, second)
 
 
+def adam_optimizer() -> tuple[Any, tuple[Any, ...]]:
+    """A step of torch.optim.Adam over 100 parameters."""
+    parameters = [nn.Parameter(random(64, 64)) for _ in range(100)]
+    for parameter in parameters:
+        parameter.grad = random(64, 64)
+    optimizer = torch.optim.Adam(parameters, lr=1e-3)
+    return optimizer.step, ()
+
+
 def small_products() -> tuple[Any, tuple[Any, ...]]:
     def run(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         for _ in range(20):
@@ -210,13 +226,26 @@ def _kernel(name: str) -> Callable[[], tuple[Any, tuple[Any, ...]]]:
     return lambda: (function, arguments())
 
 
-def _module(make: Callable[[], nn.Module], *arguments: Any) -> Callable[[], tuple[Any, tuple[Any, ...]]]:
-    return lambda: (make(), arguments)
+def _moved(arguments: tuple[Any, ...]) -> int:
+    """Bytes of the arguments and of results as large as the first: every tensor once."""
+    return sum(argument.nbytes for argument in arguments) + arguments[0].nbytes
+
+
+# Kernels that memory bounds, and the bytes each must move.
+BOUND_BY_MEMORY: dict[str, Callable[[tuple[Any, ...]], int]] = {
+    "relu(x*2+y)": _moved,
+    "softmax": _moved,
+    "layer norm": _moved,
+    "residual+rms norm": lambda arguments: _moved(arguments) + arguments[0].nbytes,
+    "sum of 4M": lambda arguments: arguments[0].nbytes,
+    "cross-entropy": lambda arguments: arguments[0].nbytes,
+    "transpose+add": _moved,
+}
 
 
 MODELS: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
-    "mlp": _module(mlp, random(64, 256)),
-    "gpt": _module(GPT, torch.randint(0, 1000, (4, 128))),
+    "mlp": lambda: (_called(mlp()), (random(64, 256),)),
+    "gpt": lambda: (_called(GPT()), (torch.randint(0, 1000, (4, 128)),)),
     "bert": bert,
     "resnet": resnet,
     "llama block bf16": llama,
@@ -224,9 +253,10 @@ MODELS: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
 }
 
 WORKLOADS: list[Workload] = [
-    *(Workload(name, "inference", _kernel(name)) for name in KERNELS),
+    *(Workload(name, "inference", _kernel(name), BOUND_BY_MEMORY.get(name)) for name in KERNELS),
     Workload("20 x (mm 8x8, relu)", "inference", small_products),
     *(Workload(name, "inference", make) for name, make in MODELS.items()),
     *(Workload(f"{name}, training", "training", make) for name, make in MODELS.items()),
     Workload("adam, 100 parameters", "step", adam),
+    Workload("adam optimizer, 100 parameters", "step", adam_optimizer),
 ]

@@ -1,3 +1,7 @@
 .PHONY: sweep-sizes
 sweep-sizes: $(STAMP)  ## symbolic sizes through every operator of torch's database, against the checked-in table
 	$(BIN)/python tests/sizes/sweep_operators.py
+
+.PHONY: table-recompiles
+table-recompiles: native  ## how often programs whose values vary compile again, beside torch.compile
+	OMP_NUM_THREADS=1 $(BIN)/python tests/sizes/recompile_table.py

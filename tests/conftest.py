@@ -7,3 +7,5 @@ import tempfile
 if "STATOR_CACHE_DIR" not in os.environ:
     _folder = tempfile.TemporaryDirectory(prefix="stator-tests-")
     os.environ["STATOR_CACHE_DIR"] = _folder.name
+# What turned dynamic in one test must not decide how another starts; the profile's own tests turn it on.
+os.environ.setdefault("STATOR_DYNAMIC_PROFILE", "0")

@@ -56,7 +56,7 @@ def kernels(threads: int) -> Callable[[Any], str]:
         rows = [row for row in result["rows"] if row["threads"] == threads and "eager" in row and "stator" in row]
         over_eager = statistics.geometric_mean(row["eager"] / row["stator"] for row in rows)
         text = f"{over_eager:.2f} x eager's speed over {len(rows)} workloads (geometric mean)"
-        peers = [row["torch.compile"] / row["stator"] for row in rows if row.get("torch.compile")]
+        peers = [row["inductor"] / row["stator"] for row in rows if row.get("inductor")]
         if peers:
             text += f", {statistics.geometric_mean(peers):.2f} x torch.compile's over {len(peers)}"
         return text

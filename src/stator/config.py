@@ -85,6 +85,11 @@ SETTINGS: dict[str, Setting] = {
     "numerics": Setting(
         "eager", "`eager` rounds low precision after every operator as eager does; `fast` may not", ("eager", "fast")
     ),
+    "products": Setting(
+        "auto",
+        "float products of matrices on CPU: `own` kernels, fused with what follows; the `library`; `auto` by machine",
+        ("auto", "own", "library"),
+    ),
     "cache_dir": Setting("", "folder of the persistent caches; empty means the user's cache directory"),
     "cache_size_mb": Setting(1024, "bound of the persistent caches"),
     "force_disable_caches": Setting(False, "neither read nor write persistent caches"),
@@ -200,6 +205,7 @@ if TYPE_CHECKING:  # the object below stands in for this module; a type checker 
     dynamic_sources: str
     dynamic_profile: bool
     numerics: Literal["eager", "fast"]
+    products: Literal["auto", "own", "library"]
     cache_dir: str
     cache_size_mb: int
     force_disable_caches: bool

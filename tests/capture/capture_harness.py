@@ -25,10 +25,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 import stator
 from stator import events
+from stator.values.world import entries
 
 Maker = Callable[[], tuple[Any, ...]]
 
@@ -108,8 +110,10 @@ class Describer:
         """What is in a value that may be changed or met twice."""
         if isinstance(value, torch.Tensor):
             return self.tensor(value)
+        if isinstance(value, (np.ndarray, np.generic)):
+            return (str(value.dtype), value.shape, value.strides, value.tobytes())
         if isinstance(value, dict):
-            pairs = [(self.describe(key), self.describe(held)) for key, held in dict.items(value)]
+            pairs = [(self.describe(key), self.describe(held)) for key, held in entries(value)]
             extra = (self.describe(getattr(value, "default_factory", None)),)
             return (*pairs, *extra, *self.attributes(value))
         if isinstance(value, (list, tuple)):
@@ -167,6 +171,10 @@ class Describer:
         return tuple(found)
 
     def tensor(self, value: torch.Tensor) -> tuple[Any, ...]:
+        with torch._C.DisableTorchFunction():
+            return self.plain_tensor(value)
+
+    def plain_tensor(self, value: torch.Tensor) -> tuple[Any, ...]:
         facts = (str(value.dtype), tuple(value.shape), value.stride(), value.storage_offset(), value.requires_grad)
         plain = value.detach()
         pointer = plain.untyped_storage().data_ptr()

@@ -4,6 +4,7 @@ import abc
 import collections
 import dataclasses
 import enum
+import time
 import typing
 
 import torch
@@ -892,3 +893,59 @@ def weird_getattr_defaults(x, p):
         getattr(p, "zzz", None) is None,
         type(p).__dict__.get("kind") if False else Point.kind,
     )
+
+
+class Registry(type):
+    def __call__(cls, *args):
+        made = super().__call__(*args)
+        made.registered = True
+        return made
+
+
+class Registered(metaclass=Registry):
+    def __init__(self, x):
+        time.sleep(0)
+        self.x = x + 1
+
+    def __call__(self):
+        raise AssertionError("the class is called, not the instance")
+
+
+@program(tensor, reason="opaque_callable")
+def break_below_a_metaclass(x):
+    made = Registered(x * 2)
+    return made.x * 3, made.registered
+
+
+class Appending(list):
+    def append(self, value):
+        plain = super().append
+        time.sleep(0)
+        plain(value)
+        return len(self)
+
+
+@program(tensor, reason="opaque_callable")
+def method_of_a_base_kept_over_a_break(x):
+    values = Appending()
+    own = values.append
+    time.sleep(0)
+    return own(x + 1), values.append(x * 2), values
+
+
+class Defaults:
+    scale = None
+    count = 0
+    meta = None
+
+    @classmethod
+    def is_default(cls):
+        return cls.scale is None
+
+
+@program(lambda: (T(3.0), Defaults()))
+def class_attributes_that_are_none(x, settings):
+    own = Defaults()
+    assert settings.scale is None and own.scale is None and Defaults.meta is None and Defaults.is_default()
+    own.scale = 2
+    return x * own.scale + own.count, hasattr(settings, "scale"), getattr(settings, "scale", 5)

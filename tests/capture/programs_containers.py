@@ -10,6 +10,11 @@ program = Collection("containers")
 T = torch.arange
 
 
+def moved(mapping):
+    mapping.move_to_end("a")
+    return mapping
+
+
 @program(lambda: (T(3.0), [1, 2, 3]), lambda: (T(3.0), [3, 1]), lambda: (T(3.0), []))
 def list_methods(x, a):
     a.append("x")
@@ -251,6 +256,13 @@ def ordered_dict(x, d):
     e.update(y=1)
     first = e.popitem(last=False)
     return list(d), last, first, e, d == OrderedDict(c=3, b=10), list(reversed(d)), d
+
+
+@program(lambda: (T(3.0), moved(OrderedDict(a=1, b=2))), lambda: (T(3.0), OrderedDict(b=2, a=1)))
+def ordered_dict_reordered_before(x, d):
+    copy = dict(**d)
+    d["c"] = 3
+    return x + 1, list(d), list(d.items()), copy, list(copy), d
 
 
 @program(lambda: (T(3.0), Counter("hello")), lambda: (T(3.0), Counter("help")))
@@ -546,3 +558,20 @@ def equal_but_of_other_kind(x, a):
 @program(lambda: (T(3.0), {1: "a"}), lambda: (T(3.0), {True: "a"}), lambda: (T(3.0), {1.0: "a"}))
 def equal_keys_of_other_kind(x, d):
     return [str(k) for k in d], d[1], x
+
+
+@program(
+    lambda: (T(4.0).reshape(2, 2), (0, ...)),
+    lambda: (T(4.0).reshape(2, 2), (1, ...)),
+    lambda: (T(4.0).reshape(2, 2), (..., 1)),
+)
+def tuple_of_constants_compared_by_identity(x, key):
+    return x[key], torch.ones(1).to(*(torch.float64,))
+
+
+@program(
+    lambda: (T(2.0), (torch.float64, [1])),
+    lambda: (T(2.0), (torch.int32, [1])),
+)
+def tuple_that_is_passed_on(x, kinds):
+    return x.to(*kinds[:1]), f"{kinds}"

@@ -11,6 +11,7 @@ import math
 import operator
 import re
 import string
+import time
 import typing
 import weakref
 
@@ -546,3 +547,25 @@ def random_module(x):
 @program(tensor)
 def random_stream(x):
     return torch.rand(3) + x, torch.bernoulli(x * 0.1), torch.randint(0, 5, (2,)), torch.randperm(4)
+
+
+@program(lambda: (T(3.0), [3, 1, 2]), lambda: (T(3.0), [4, 1, 2]), lambda: (T(3.0), [5, 0, 2]))
+def c_functions_as_callbacks(x, a):
+    return (
+        x,
+        list(map(str, a)),
+        ",".join(map(repr, a)),
+        list(filter(int.__bool__, a)),
+        max(a, key=lambda v: -v),
+        min(a, key=abs),
+        a[0].bit_length(),
+        list(map(len, [a, a[1:]])),
+        divmod(a[0], 2),
+        pow(a[0], 2, 5),
+    )
+
+
+@program(lambda: (T(3.0), [4, 1, 2]), reason="opaque_callable")
+def break_while_c_code_iterates(x, a):
+    left = filter(lambda v: time.sleep(0) or v, a)
+    return list(left), x + 1

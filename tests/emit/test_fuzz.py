@@ -7,8 +7,13 @@ import pytest
 import torch
 from cpu_graphs import compiled
 from hypothesis import HealthCheck, given, settings
+from mixed_programs import failure
 
-from stator import config
+from stator import aot, config
+from stator.emit.cpu import Options, compile_graph
+from stator.runtime.program import ProgramBuilder
+
+OPTIONS = Options(ProgramBuilder)
 
 EXAMPLES = int(os.environ.get("STATOR_FUZZ_EXAMPLES", "40"))
 SPECIAL = (0.0, -0.0, float("nan"), float("inf"), -float("inf"), 1e-42, -1e-40, 3.4e38)
@@ -40,13 +45,16 @@ EXACT = {
     "reshape": (1, lambda x: x.reshape(-1).reshape(x.shape) - 1),
     "slice": (1, lambda x: torch.cat([x[:1], x[1:] * 2], 0)),
     "amax": (1, lambda x: x - x.amax(-1, keepdim=True)),
+    "stacked rows": (
+        2, lambda x, y: x + torch.stack([x.amax(-1) * 2, y.amin(-1), x.amax(-1)], -1).amin(-1, keepdim=True)
+    ),
     "any": (1, lambda x: (x > 0).any(-1, keepdim=True).to(x.dtype) + x),
     "argmax": (1, lambda x: x.argmax(-1, keepdim=True).to(x.dtype) + x),
     "pad": (1, lambda x: torch.nn.functional.pad(x, (1, 2), value=3.0)[..., 1:-2] * 1),
     "expand": (1, lambda x: x[:1].expand(x.shape) + x),
     "in place": (2, lambda x, y: x.clone().add_(y).mul_(2)),
     "alpha": (2, lambda x, y: torch.add(x, y, alpha=3)),
-}
+}  # fmt: skip
 INEXACT = {
     "sqrt": (1, lambda x: torch.sqrt(x.abs())),  # eager calls MKL, which is off by one in the last place now and then
     "exp": (1, lambda x: torch.exp(x.clamp(-20, 20))),
@@ -107,6 +115,23 @@ def check(program, table, special, **tolerance):
         found = compiled(function, *inputs)(*inputs)
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, equal_nan=True, **tolerance)
+
+
+@pytest.mark.parametrize("first", range(0, EXAMPLES * 2, 40))
+def test_mixed_programs(first):
+    """Types, layouts, places and writes mixed, to the last bit; a failure names its seed."""
+    with config.patch(strict=True):
+        found = [failure(seed, functional) for seed in range(first, min(first + 40, EXAMPLES * 2))]
+    assert not any(found), "\n".join(filter(None, found))
+
+
+def functional(function, *inputs):
+    """The function as a program, what it writes made functional first."""
+    graph = torch.fx.Graph()
+    places = tuple(graph.placeholder(f"x{number}") for number in range(len(inputs)))
+    graph.output(graph.call_function(function, places))
+    module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    return aot.backend(lambda graph, examples: compile_graph(graph, examples, options=OPTIONS))(module, list(inputs))
 
 
 SETTINGS = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)

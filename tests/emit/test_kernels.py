@@ -3,8 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from cpu_graphs import compiled
+from cpu_graphs import GraphByHand, compiled
 
+import stator
 from stator import config, events
 
 
@@ -106,6 +107,16 @@ def test_long_reductions_are_cut_in_parts():
     assert "parallel o0 < 18" in texts[0] and "_part" in texts[0]
 
 
+@pytest.mark.parametrize("join", [torch.stack, torch.cat])
+@pytest.mark.parametrize("dim", [0, -1])
+def test_results_of_rows_that_are_pieces_of_one(join, dim):
+    def function(x):
+        most, least = x.amax(1), x.amin(1)
+        return [join([most - least, least * 2, most], dim), join([most, x.sum(1)], dim)]
+
+    check(function, torch.randn(6, 5, 4))
+
+
 @pytest.mark.parametrize("kind", ["argmax", "argmin"])
 @pytest.mark.parametrize("dim", [0, 1])
 def test_places_of_extremes_with_ties_and_nan(kind, dim):
@@ -135,8 +146,31 @@ def test_an_index_out_of_range_raises():
     table, places = torch.randn(10, 4), torch.tensor([0, 9, 3])
     program = compiled(lambda t, i: [F.embedding(i, t) * 2], table, places)
     torch.testing.assert_close(program(table, places)[0], table[places] * 2)
-    with pytest.raises(RuntimeError, match="out of range"):
+    with pytest.raises(IndexError, match="out of range"):
         program(table, torch.tensor([0, 10, 3]))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda t, i: F.embedding(i, t),
+        lambda t, i: t[i],
+        lambda t, i: t.index_select(0, i),
+        lambda t, i: t.gather(0, i[:, None]),
+        lambda t, i: F.cross_entropy(t[:3], i),
+        lambda t, i: torch.take(t, i * 4),
+        lambda t, i: t.scatter(0, i[:, None], 1.0),
+    ],
+)
+def test_places_out_of_range_raise_what_eager_raises(function):
+    table, places = torch.randn(10, 4), torch.tensor([0, 12, 3])
+    program = compiled(lambda t, i: [function(t, i) * 2], table, torch.tensor([0, 1, 2]))
+    with pytest.raises((IndexError, RuntimeError)) as theirs:
+        function(table, places)
+    with pytest.raises(type(theirs.value)) as mine:
+        program(table, places)
+    assert type(mine.value) is type(theirs.value)
+    assert any("test_kernels.py" in note for note in mine.value.__notes__)
 
 
 def test_operators_without_rows_stand_between_kernels():
@@ -217,3 +251,61 @@ def test_fast_numerics_keep_single_precision_between_operators():
         found = compiled(function, x)(x)[0]
     assert torch.equal(found, (x.float() * 1.1 + 3.3).bfloat16())
     assert not torch.equal(found, function(x)[0])
+
+
+def test_points_wait_for_what_their_readers_also_need():
+    def update(value, gradient, count):
+        moved = value * 0.5 + gradient
+        correction = torch.sqrt(1 - torch.pow(0.9, count + 1))
+        return [moved / correction, moved]
+
+    check(update, torch.randn(40, 40), torch.randn(40, 40), torch.tensor(3.0), kernels=2)
+
+
+def test_points_do_not_wait_past_what_overwrites_their_inputs():
+    def update(value, other):
+        moved = value * 2
+        value.copy_(other.sort().values)
+        return [moved + value]
+
+    value, other = torch.randn(30), torch.randn(30)
+    expected = value * 2 + other.sort().values
+    found, _, _ = run(update, value, other)
+    torch.testing.assert_close(found[0], expected)
+
+
+@pytest.mark.parametrize("layer", [torch.nn.GRU, torch.nn.LSTM, torch.nn.RNN])
+def test_recurrent_layers(layer):
+    """Gates are split from memory that the program owns: it must live as long as they do."""
+    stator.reset()  # one function of three models has their entries
+    model = layer(4, 5, 2, batch_first=True)
+    function = stator.compile(lambda x: model(x))
+    with torch.no_grad():
+        for batch, length in ((3, 6), (2, 7), (5, 1), (1, 3)):
+            x = torch.randn(batch, length, 4)
+            torch.testing.assert_close(function(x), model(x))
+
+
+def test_reduce_overhead_says_that_it_is_the_default():
+    seen = []
+    stop = events.subscribe(seen.append, {"warning"})
+    try:
+        assert torch.equal(
+            stator.compile(lambda x: x + 1, mode="reduce-overhead")(torch.ones(2)), torch.full((2,), 2.0)
+        )
+    finally:
+        stop()
+    assert any("same as default on the CPU" in event.fields["text"] for event in seen)
+
+
+def test_operators_that_keep_their_arguments_memory_unsaid():
+    """`unsafe_split` names no alias in its schema, and its results are views."""
+    graph = GraphByHand()
+    x, w = graph.input((6, 6)), graph.input((6, 6))
+    doubled = graph.call(torch.ops.aten.mul.Tensor, x, 2, shape=(6, 6))
+    lifted = graph.call(torch.ops.aten.lift.default, doubled, shape=(6, 6))
+    other = graph.call(torch.ops.aten.mul.Tensor, w, 3, shape=(6, 6))
+    sorted_ = graph.call(torch.ops.aten.cumsum.default, other, 0, shape=(6, 6))
+    program = graph.program(graph.call(torch.ops.aten.mm.default, lifted, sorted_, shape=(6, 6)))
+    x, w = torch.randn(6, 6), torch.randn(6, 6)
+    torch.testing.assert_close(program(x, w)[0], (x * 2) @ (w * 3).cumsum(0))

@@ -5,8 +5,10 @@ import math
 import types
 import weakref
 
+import numpy as np
 import pytest
 import torch
+from torch.utils._device import DeviceContext
 
 from stator.guards import all_misses, compile_guards, evaluate, explain_miss
 from stator.guards.reference import tensor_facts
@@ -94,7 +96,7 @@ def test_every_row_is_tried():
     """The two tables of values/source.py and this file go together."""
     tried = {row[0] for row in ROWS} | {"SAME", "DIFFERENT", "MODES", "SIZES"}
     assert tried == set(GUARD_KINDS)
-    assert {row[0] for row in STEP_ROWS} == STEPS
+    assert {row[0] for row in STEP_ROWS} | {"FROM_NUMPY", "FUNCTION_MODE"} == STEPS
 
 
 def ordered(*keys):
@@ -259,6 +261,39 @@ def test_step(step, key, make):
     nowhere = 3 if step == "TYPE" else object()
     assert both(tree, [node], None, (nowhere,)) == (step == "TYPE")
     assert not both(tree, [node], None, ())
+
+
+def test_from_numpy_step():
+    tree = SourceTree(("x",))
+    node = tree.local(0).child("FROM_NUMPY")
+    array = np.arange(6.0).reshape(2, 3)
+    node.guard("TENSOR", tensor_facts(torch.from_numpy(array)))
+    program = compile_guards(tree, [node])
+    (found,) = program.check(None, (array,))
+    assert found.data_ptr() == array.ctypes.data
+    assert program.check(None, (array + 1,)) is not None
+    assert evaluate(tree, [node], None, (array,)) is not None
+    frozen = array.copy()
+    frozen.flags.writeable = False
+    for other in (array[:, ::-1], array[:1], array.astype(np.float32), np.array(["a"]), frozen, [1.0], None):
+        assert not both(tree, [node], None, (other,))
+
+
+def test_function_mode_step():
+    tree = SourceTree(())
+    node = tree.state().child("FUNCTION_MODE", 1)
+    node.guard("TYPE_IS", DeviceContext)
+    program = compile_guards(tree, [node])
+    inner = DeviceContext("cpu")
+    assert program.check(None, ()) is None
+    with DeviceContext("meta"):
+        assert not both(tree, [node], None, ())
+        torch._C._push_on_torch_function_stack(inner)
+        try:
+            assert program.check(None, ()) == (inner,)
+            assert both(tree, [node], None, ())
+        finally:
+            torch._C._pop_torch_function_stack()
 
 
 def test_step_beyond_the_end():

@@ -2,15 +2,17 @@
 
 Contract. `sweep(names, dtypes, limit)` yields a `Failure` for each (operator, dtype) whose first failing sample is
 described. Operators whose results are random or uninitialised are compared by shape only. Used by `test_sweep.py` with
-few samples, and as a script over everything (`make sweep-lowering`).
+few samples, and as a script over everything (`make sweep-lowering`). Each sample runs as torch gives it; `LAYOUTS` are
+the same sample with its tensors in memory otherwise, of which every operator and dtype has the first samples checked.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+import dataclasses
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +24,10 @@ from stator import aot, config
 from stator.emit.cpu import Options, compile_graph
 from stator.runtime.program import ProgramBuilder
 
-DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
+DTYPES = (
+    torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.complex64, torch.int64, torch.int32, torch.uint8,
+    torch.bool,
+)  # fmt: skip
 TOLERANCE = {torch.float32: (2e-5, 2e-5), torch.bfloat16: (2e-2, 2e-2), torch.float16: (2e-3, 2e-3)}
 # Results depend on the random stream or on memory nobody wrote.
 SHAPE_ONLY = frozenset(
@@ -43,8 +48,37 @@ class Failure:
     operator: str
     dtype: str
     sample: int
+    layout: str
     kind: str  # "wrong" or "error"
     text: str
+
+
+def turned(tensor: torch.Tensor) -> torch.Tensor:
+    """Memory in the opposite order of dimensions."""
+    order = list(reversed(range(tensor.dim())))
+    return tensor.permute(order).contiguous().permute(order)
+
+
+def sliced(tensor: torch.Tensor) -> torch.Tensor:
+    """Every second element of memory that begins before it."""
+    sizes = [*tensor.shape[:-1], tensor.shape[-1] * 2 + 1] if tensor.dim() else [3]
+    memory = torch.zeros(sizes, dtype=tensor.dtype)
+    view = memory[..., 1::2] if tensor.dim() else memory[1]
+    return view.copy_(tensor)
+
+
+def expanded(tensor: torch.Tensor) -> torch.Tensor:
+    """One row for all."""
+    return tensor[:1].expand(tensor.shape) if tensor.dim() and tensor.shape[0] else tensor
+
+
+def channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else turned(tensor)
+
+
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "turned": turned, "sliced": sliced, "expanded": expanded, "channels last": channels_last,
+}  # fmt: skip
 
 
 class NotTraced(Exception):
@@ -71,8 +105,8 @@ def compiled(function: Any, inputs: Sequence[torch.Tensor]) -> Any:
         raise NotTraced(f"{type(error).__name__}: {error}") from error
 
 
-def program_of(operator: Any, sample: Any) -> tuple[Any, list[torch.Tensor], Any]:
-    """The sample as a function of its tensors: (function returning a flat list, tensors, expected)."""
+def program_of(operator: Any, sample: Any) -> tuple[Any, list[torch.Tensor]]:
+    """The sample as a function of its tensors, that returns a flat list."""
     leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
@@ -83,13 +117,15 @@ def program_of(operator: Any, sample: Any) -> tuple[Any, list[torch.Tensor], Any
         result = operator(first, *args, **kwargs)
         return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
-    return call, tensors, None
+    return call, tensors
 
 
-def check_sample(operator: Any, sample: Any, dtype: torch.dtype, name: str) -> tuple[str, str] | None:
+def check_sample(operator: Any, sample: Any, dtype: torch.dtype, name: str, layout: str = "") -> tuple[str, str] | None:
     """What is wrong with one sample, if anything."""
-    call, tensors, _ = program_of(operator, sample)
+    call, tensors = program_of(operator, sample)
     try:
+        if layout:
+            tensors = [LAYOUTS[layout](tensor) for tensor in tensors]
         expected = call(*tensors)
     except Exception:
         return None  # eager refuses it
@@ -119,12 +155,24 @@ def compare(found: Sequence[Any], expected: Sequence[Any], dtype: torch.dtype, n
         if theirs.dtype == torch.float64:
             relative, absolute = 1e-9, 1e-9
         torch.testing.assert_close(mine, theirs, rtol=relative, atol=absolute, equal_nan=True)
+        assert same_layout(mine, theirs), f"strides {mine.stride()}, eager has {theirs.stride()}"
+
+
+def same_layout(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """Strides as eager's, where they matter: of dimensions with several elements."""
+    if mine.layout != torch.strided or theirs.layout != torch.strided or theirs.numel() == 0:
+        return mine.layout == theirs.layout
+    pairs = zip(mine.shape, mine.stride(), theirs.stride(), strict=True)
+    return all(size == 1 or own == wanted for size, own, wanted in pairs)
 
 
 def sweep(
-    names: Sequence[str] | None = None, dtypes: Sequence[torch.dtype] = DTYPES, limit: int = 1000
+    names: Sequence[str] | None = None,
+    dtypes: Sequence[torch.dtype] = DTYPES,
+    limit: int = 1000,
+    layouts: Sequence[str] = ("",),
 ) -> Iterator[Failure]:
-    """Failures over operators, dtypes and samples; samples of a failing pair end at the first failure."""
+    """Failures over operators, dtypes, layouts and samples; samples of a failing one end at the first failure."""
     warnings.simplefilter("ignore")
     with config.patch(strict=True):
         for info in op_db:
@@ -134,10 +182,11 @@ def sweep(
             for dtype in dtypes:
                 if dtype not in info.supported_dtypes("cpu"):
                     continue
-                yield from sweep_one(info, full, dtype, limit)
+                for layout in layouts:
+                    yield from sweep_one(info, full, dtype, limit, layout)
 
 
-def sweep_one(info: Any, name: str, dtype: torch.dtype, limit: int) -> Iterator[Failure]:
+def sweep_one(info: Any, name: str, dtype: torch.dtype, limit: int, layout: str) -> Iterator[Failure]:
     torch.manual_seed(0)
     try:
         samples = list(info.sample_inputs("cpu", dtype))
@@ -147,18 +196,22 @@ def sweep_one(info: Any, name: str, dtype: torch.dtype, limit: int) -> Iterator[
     for number in range(0, len(samples), step):
         torch.manual_seed(number)
         with torch.no_grad():
-            failed = check_sample(info.op, samples[number], dtype, info.name)
+            failed = check_sample(info.op, samples[number], dtype, info.name, layout)
         if failed is not None and failed[0] != "trace":  # what cannot be traced is the tracer's table
-            yield Failure(name, str(dtype).removeprefix("torch."), number, *failed)
+            yield Failure(name, str(dtype).removeprefix("torch."), number, layout, *failed)
             return
 
 
 if __name__ == "__main__":
-    start = time.perf_counter()
-    count = 0
-    limit = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    chosen = sys.argv[2:] or None
-    for failure in sweep(chosen, limit=limit):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--limit", type=int, default=1000, help="samples of each operator and dtype")
+    parser.add_argument("--dtypes", nargs="*", default=[])
+    parser.add_argument("--layouts", nargs="*", default=[""], choices=["", *LAYOUTS])
+    parser.add_argument("names", nargs="*", help="operators; all without any")
+    options = parser.parse_args()
+    chosen = [getattr(torch, name) for name in options.dtypes] or DTYPES
+    start, count = time.perf_counter(), 0
+    for failure in sweep(options.names or None, chosen, options.limit, options.layouts):
         count += 1
-        print(f"{failure.operator} {failure.dtype} {failure.sample} {failure.kind}: {failure.text}", flush=True)
+        print(" ".join(map(str, dataclasses.astuple(failure))), flush=True)
     print(f"{count} failures in {time.perf_counter() - start:.0f} s")

@@ -91,3 +91,11 @@ def test_nothing_to_install_is_an_error(monkeypatch):
     with pytest.raises(RuntimeError, match="no compile"):
         install.install()
     assert all(a is b for a, b in zip(before, surface(), strict=True))
+
+
+def test_predicates_that_are_lent_do_not_ask_themselves():
+    install.install()
+    try:
+        assert torch.compiler.is_exporting() is False
+    finally:
+        install.uninstall()

@@ -98,7 +98,7 @@ def plain(value: Any, seen: dict[int, int] | None = None) -> Any:
     seen = {} if seen is None else seen
     if isinstance(value, (int, float, str, bytes, bool, type(None), complex)):
         return (type(value).__name__, repr(value))
-    if isinstance(value, tuple) and all(isinstance(one, (int, float, str)) for one in value):
+    if isinstance(value, tuple) and all(isinstance(one, (int, float, str, type(None))) for one in value):
         return (type(value).__name__, list(value))  # a constant: which of equal ones it is means nothing
     if id(value) in seen:
         return ("same as", seen[id(value)])

@@ -50,7 +50,7 @@ KINDS = [
     Kind("torch_disabled", "torch_disabled(y)", ("disabled_function",)),
     Kind("item", "y.sum().item()", ("tensor_to_python",)),
     Kind("tolist", "y.tolist()", ("tensor_to_python",)),
-    Kind("numpy", "y.numpy().shape", ("tensor_to_python",)),
+    Kind("numpy", "len(str(y.numpy()))", ("numpy_operation",)),
     Kind("data_ptr", "(y.data_ptr() > 0)", ("data_dependent_operator",), varies=True),
     Kind("branch", "(1 if y.sum() > -1000 else 2)", ("data_dependent_branch",)),
     Kind("float", "float(y[0])", ("tensor_to_python",)),

@@ -442,6 +442,39 @@ def test_output_keeps_its_order_without_breaks(capsys: Any, breaks: list[str], c
     assert breaks == []
 
 
+def test_log_records_name_the_line_and_function_that_logged(caplog: Any) -> None:
+    def talk(y: Any) -> Any:
+        logging.getLogger("a program").warning("known %s", 1)
+        try:
+            raise KeyError("k")
+        except KeyError:
+            logging.getLogger("a program").exception("with a traceback")
+        return y + 1
+
+    def records() -> list[tuple[Any, ...]]:
+        rows = [(row.pathname, row.lineno, row.funcName, row.getMessage(), row.exc_text) for row in caplog.records]
+        caplog.clear()
+        return rows
+
+    talk(ONE)
+    eager = records()
+    stator.compile(talk, backend="eager")(ONE)
+    assert len(eager) == 2 and records() == eager
+
+
+def test_the_residual_program_can_be_read() -> None:
+    def outer(y: Any, log: Any) -> Any:
+        log.append(1)
+        stator.graph_break("here")
+        return y * 2
+
+    seen = stator.explain(outer, backend="eager")(ONE + 1, [])
+    text, *_ = seen.residual.values()
+    for part in ('stator.graph_break("here")', "goes on in", "with y", "list.extend", "a1 is log", "make.recover"):
+        assert part in text
+    assert "what is left in Python" in str(seen)
+
+
 def test_showing_a_tensor_breaks_and_shows_it(capsys: Any, breaks: list[str]) -> None:
     def talk(y: Any) -> Any:
         print("before")

@@ -5,12 +5,13 @@ Rows of `rules.RULES`; see there for the contract.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from stator.aot.abstract import contiguous_strides, fresh
+from stator.aot.abstract import contiguous_strides, evaluate, fresh
 from stator.aot.rules import like_strides, matrices_agree, rule
 
 aten = torch.ops.aten
@@ -153,3 +154,33 @@ def _cat(tensors: Any, dim: int = 0) -> Any:
                 return NotImplemented
         total = total + tensor.shape[axis]
     return fresh((*first.shape[:axis], total, *first.shape[axis + 1 :]), first.dtype, first.device)
+
+
+@rule(aten.pixel_shuffle.default)
+def _pixel_shuffle(x: Any, factor: int) -> Any:
+    """On the CPU memory stays in channels-last order, where torch's meta kernel knows only GPUs."""
+    if x.device.type != "cpu" or x.dim() != 4 or x.shape[1] % (factor * factor):
+        return NotImplemented
+    if not x.is_contiguous(memory_format=torch.channels_last) or x.is_contiguous():
+        return NotImplemented
+    batch, channels, rows, columns = x.shape
+    channels, rows, columns = channels // (factor * factor), rows * factor, columns * factor
+    strides = (channels * rows * columns, 1, columns * channels, channels)
+    return fresh((batch, channels, rows, columns), x.dtype, x.device, strides)
+
+
+def _normalised_rows(op: Any, x: Any, *rest: Any, **named: Any) -> Any:
+    """Results of a batch normalisation on the CPU are row-major or channels-last, whatever the argument is."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    if x.device.type != "cpu" or x.is_contiguous() or x.is_contiguous(memory_format=formats.get(x.dim(), ROW_MAJOR)):
+        return NotImplemented
+    return evaluate(op, (fresh(x.shape, x.dtype, x.device), *rest), named)
+
+
+ROW_MAJOR = torch.contiguous_format
+for _op in (
+    aten.native_batch_norm.default, aten._native_batch_norm_legit.default, aten._native_batch_norm_legit.no_stats,
+    aten._native_batch_norm_legit_functional.default, aten._native_batch_norm_legit_no_training.default,
+    aten._batch_norm_with_update_functional.default,
+):  # fmt: skip
+    rule(_op)(functools.partial(_normalised_rows, _op))

@@ -23,6 +23,7 @@ from stator.aot.abstract import AbstractMode, AbstractTensor, fresh, meta_twin, 
 from stator.aot.operators import Facts, argument, has_tag
 from stator.aot.refusal import refuse
 from stator.sizes.meta_rules import SymbolicMeta
+from stator.tensors.twins import returns_nothing
 
 aten = torch.ops.aten
 SYMBOLIC, PLAIN = SymbolicMeta(), nullcontext()
@@ -44,6 +45,11 @@ def evaluate_by_meta(op: OpOverload, row: Facts, args: tuple[Any, ...], kwargs: 
     entry = find_registered(f"{row.namespace}::{_qualified(op)}")
     if entry is not None and entry.fake_impl.kernel is not None:
         return _by_registered_fake(op, row, entry.fake_impl.kernel, args, kwargs)
+    if returns_nothing(op):
+        for position in row.written:
+            for tensor in abstract.tensors_in((argument(row, position, args, kwargs),)):
+                tensor.constant = None  # type: ignore[attr-defined]
+        return None
     if has_tag(op, _SIZE_TAGS) and not _size_is_known(op, args, kwargs):
         raise refuse("aot_dynamic_output", detail=f"`{row.name}`")
     return _by_twins(op, row, args, kwargs)

@@ -42,11 +42,13 @@ POINTWISE: dict[str, str] = {
         add sub rsub mul minimum maximum fmod remainder bitwise_and bitwise_or bitwise_xor bitwise_not fmax fmin
         gelu silu elu leaky_relu mish hardswish hardsigmoid softplus log_sigmoid_backward addcmul addcdiv
         threshold gelu_backward silu_backward leaky_relu_backward tanh_backward sigmoid_backward
-        hardtanh_backward threshold_backward softplus_backward elu_backward hardswish_backward pow lerp
+        hardtanh_backward threshold_backward softplus_backward elu_backward hardswish_backward pow lerp floor_divide
+        bitwise_left_shift bitwise_right_shift __lshift__ __rshift__ logaddexp logaddexp2 heaviside hypot nextafter
+        xlogy native_dropout_backward
     """,
     "float": """
         sin cos tan asin acos atan sinh cosh tanh exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sigmoid erf
-        erfc erfinv lgamma digamma atan2 asinh acosh atanh sinc
+        erfc erfinv lgamma digamma atan2 asinh acosh atanh sinc copysign
     """,
     "bool": """
         eq ne lt le gt ge logical_and logical_or logical_not logical_xor isnan isinf signbit isposinf isneginf
@@ -56,7 +58,7 @@ POINTWISE: dict[str, str] = {
 _NOT_PROMOTED = frozenset({"alpha", "rounding_mode", "approximate", "value"})
 
 
-def _pointwise_rule(kind: str) -> Rule:
+def _pointwise_rule(kind: str, numbers_aside: bool = False, complex_too: bool = True) -> Rule:
     def shape(*args: Any, **kwargs: Any) -> Any:
         for name in kwargs:
             if name not in _NOT_PROMOTED:
@@ -65,8 +67,8 @@ def _pointwise_rule(kind: str) -> Rule:
         device = same_device(tensors)
         if device is None:
             return NotImplemented
-        dtype = promote(args, kind)
-        if dtype is None:
+        dtype = promote(tensors if numbers_aside else args, kind)
+        if dtype is None or (dtype.is_complex and not complex_too):
             return NotImplemented
         found = layout_of(tensors)
         if found is None:
@@ -76,7 +78,7 @@ def _pointwise_rule(kind: str) -> Rule:
     return shape
 
 
-def _inplace_rule(kind: str) -> Rule:
+def _inplace_rule(kind: str, numbers_aside: bool = False) -> Rule:
     def shape(*args: Any, **kwargs: Any) -> Any:
         for name in kwargs:
             if name not in _NOT_PROMOTED:
@@ -85,7 +87,7 @@ def _inplace_rule(kind: str) -> Rule:
         tensors = [value for value in args if type(value) is AbstractTensor]
         if same_device(tensors) is None:
             return NotImplemented
-        dtype = promote(args, kind)
+        dtype = promote(tensors if numbers_aside else args, kind)
         if dtype is None or not (dtype is target.dtype or torch.can_cast(dtype, target.dtype)):
             return NotImplemented
         shape = target.shape
@@ -103,8 +105,9 @@ _SCALAR_ONLY_FIRST = frozenset({"gelu_backward", "threshold_backward"})
 
 def _register_pointwise() -> None:
     for kind, names in POINTWISE.items():
-        rule, inplace = _pointwise_rule(kind), _inplace_rule(kind)
         for name in names.split():
+            aside = name in _NUMBERS_ASIDE
+            rule, inplace = _pointwise_rule(kind, aside, name != "abs"), _inplace_rule(kind, aside)
             for spelling, chosen in ((name, rule), (name + "_", inplace)):
                 operators = getattr(aten, spelling, None)
                 if operators is None:
@@ -128,7 +131,7 @@ def _promotes_plainly(name: str, item: Any) -> bool:
 _NUMBERS_ASIDE = frozenset(
     """
     threshold threshold_backward leaky_relu leaky_relu_backward elu elu_backward hardtanh hardtanh_backward softplus
-    softplus_backward lerp
+    softplus_backward lerp native_dropout_backward
     """.split()
 )
 
@@ -136,6 +139,11 @@ _NUMBERS_ASIDE = frozenset(
 @rule(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
 def _divide(*args: Any, **kwargs: Any) -> Any:
     return _pointwise_rule("float")(*args, **kwargs)
+
+
+@rule(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def _divide_rounding(*args: Any, rounding_mode: Any = None) -> Any:
+    return _pointwise_rule("float" if rounding_mode is None else "same")(*args)
 
 
 # Rules below whose formulas compare no sizes but those the operator itself needs equal.

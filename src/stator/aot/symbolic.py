@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
 from torch.overrides import TorchFunctionMode
 
+from stator.aot.dynamo_free import settle_references
 from stator.aot.refusal import refuse
 from stator.aot.tape import CALL, Step, Tape, steps_in
 from stator.capture.control import Break
@@ -67,13 +69,23 @@ def context_of(facts: Iterable[Facts | None]) -> SizeContext | None:
     return None
 
 
+def _lstm(first: Any, second: Any, *rest: Any) -> Any:
+    """`torch.lstm` as torch writes it in Python: its C++ form counts elements, which symbolic sizes do not answer."""
+    settle_references()
+    overload = aten.lstm.data if isinstance(second, torch.Tensor) else aten.lstm.input
+    return decomposition_table[overload](first, second, *rest)
+
+
+IN_PYTHON: dict[Any, Callable[..., Any]] = {torch.lstm: _lstm}
+
+
 class SymbolicCalls(TorchFunctionMode):
     """Inside, torch functions that C++ takes apart by concrete sizes go by the rules of `sizes.function_rules`."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        rule = FUNCTIONS.get(func)
+        rule = FUNCTIONS.get(func) or IN_PYTHON.get(func)
         return (func if rule is None else rule)(*args, **(kwargs or {}))
 
 

@@ -130,7 +130,14 @@ def build(plan: Plan) -> Callable[..., Any]:
         results = [f"r{place}" for place in range(plan.joint.results)]
         returned = [name for place, name in enumerate(results) if _leaves(plan, place)]
         target = f"{', '.join(returned)}{',' if len(returned) == 1 else ''} = " if returned else ""
-        code.add(1, f"{target}apply({', '.join(arguments)})")
+        written = {write.index for write in joint.writes}
+        passed = [
+            f"(a{place} if a{place}.grad_fn is None else a{place}.detach())"  # no gradient: its history is not asked
+            if place < len(plan.tensor_inputs) and plan.tensor_inputs[place] and place < given
+            and place not in joint.gradient_of and place not in written else name
+            for place, name in enumerate(arguments)
+        ]  # fmt: skip
+        code.add(1, f"{target}apply({', '.join(passed)})")
         _write_backs(code, plan, arguments, tracked=True)
     else:
         _run_forward(code, plan, arguments, 1)

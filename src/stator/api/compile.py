@@ -26,6 +26,7 @@ from stator.events import emit
 from stator.exc import InvalidOption, Unsupported
 from stator.reasons import REASONS
 from stator.runtime.region import Options, dispatcher_for
+from stator.sizes.policy import parse_specification
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 # Settings that may differ from one compiled function to another: `options=` of stator's own backend.
@@ -69,11 +70,11 @@ def compile(
         backend=function,
         backend_name=name,
         fullgraph=bool(fullgraph),
-        dynamic=dynamic,
+        dynamic=parse_specification(dynamic, model),
         recompile_limit=recompile_limit,
         guard_filter=(options or {}).get(GUARD_FILTER),
         key=(
-            name if isinstance(backend, str) else id(backend),
+            name if isinstance(backend, str) else _by_equality(backend),
             bool(fullgraph),
             repr(dynamic),
             mode,
@@ -92,8 +93,6 @@ def _check(fullgraph: Any, dynamic: Any, backend: Any, mode: Any, options: Any, 
         raise InvalidOption(f"no mode {mode!r}: it is one of {', '.join(MODES)}")
     if not isinstance(fullgraph, bool):
         raise InvalidOption(f"fullgraph is True or False, not {fullgraph!r}")
-    if dynamic is not None and not isinstance(dynamic, (bool, Mapping)):
-        raise InvalidOption(f"dynamic is None, True, False, or a mapping of arguments to sizes, not {dynamic!r}")
     if recompile_limit is not None and (type(recompile_limit) is not int or recompile_limit < 1):
         raise InvalidOption(f"recompile_limit is a positive number, not {recompile_limit!r}")
     if options is None:
@@ -110,6 +109,15 @@ def _check(fullgraph: Any, dynamic: Any, backend: Any, mode: Any, options: Any, 
         row = config.SETTINGS[name]
         if not row.accepts(value):
             raise InvalidOption(f"option {name!r} cannot be {value!r}: {row.meaning}")
+
+
+def _by_equality(backend: Any) -> Any:
+    """What tells a backend from others: a method taken from one object twice is one backend."""
+    try:
+        hash(backend)
+    except TypeError:
+        return id(backend)  # the options hold it, so the number stays its own
+    return backend
 
 
 def compiled_callable(model: Callable[..., Any], options: Options) -> Any:

@@ -42,7 +42,7 @@ def is_dynamo_compiling() -> bool:
 
 def is_exporting() -> bool:
     """True while torch.export runs: stator exports nothing, and code it captures sees False."""
-    return bool(torch.compiler.is_exporting())
+    return bool(getattr(torch.compiler, "_is_exporting_flag", False))  # the function may be this one, lent
 
 
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None, wrapping: bool = True) -> Any:

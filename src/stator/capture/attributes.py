@@ -24,9 +24,10 @@ import torch
 from stator.capture.control import Break, UserException
 from stator.capture.frame import UNBOUND, Frame
 from stator.capture.instance_dicts import InstanceDict, InstanceDictMethod
-from stator.capture.operators import lookup_special, specialised
+from stator.capture.operators import ABSENT, BLOCKED, Blocked, lookup_attribute, lookup_special, specialised
 from stator.capture.state import TracerState
 from stator.tensors.abstract import AbstractTensor
+from stator.values import arrays
 from stator.values.constants import guard_kind
 from stator.values.world import DELETED
 
@@ -114,6 +115,8 @@ class Attributes(TracerState):
             return self.tensor_attr(target, name)
         if isinstance(target, type):
             return self._class_attr(target, name)
+        if kind is arrays.array_kind():
+            return self.array_attr(target, name)
         if isinstance(target, types.ModuleType):
             return self._module_attr(target, name)
         if kind is super:
@@ -126,6 +129,8 @@ class Attributes(TracerState):
             return self.native(getattr, specialised(target), name)
         if name == "__traceback__" and isinstance(target, BaseException):
             self.require_traceback(target)
+        if kind is types.TracebackType and id(target) in self.tracebacks:
+            self.require_traceback(self.tracebacks[id(target)][1])
         getter = lookup_special(kind, "__getattribute__")
         if getter is not object.__getattribute__:
             return self._custom_getattribute(target, getter, name)
@@ -155,8 +160,8 @@ class Attributes(TracerState):
         return self._generic(target, type(target), name)
 
     def _generic(self, target: Any, kind: type, name: str) -> Any:
-        attribute = lookup_special(kind, name)
-        if attribute is not None:
+        attribute = lookup_attribute(kind, name)
+        if attribute is not ABSENT:
             holder = type(attribute)
             if hasattr(holder, "__set__") or hasattr(holder, "__delete__"):
                 return self._data_descriptor(target, kind, attribute, name)
@@ -168,7 +173,7 @@ class Attributes(TracerState):
             found, value = self._instance_attr(target, name)
             if found:
                 return value
-        if attribute is not None:
+        if attribute is not ABSENT:
             return self._class_value(target, kind, attribute, name)
         return self._missing(target, kind, name, written is DELETED)
 
@@ -179,17 +184,21 @@ class Attributes(TracerState):
             if attribute.fget is None:
                 return self.native(getattr, target, name)
             self._guard_lookup(kind, name, attribute)
+            fallback = lookup_special(kind, "__getattr__")
+            if fallback is not None:
+                self.indirect()
             try:
                 return self.call(attribute.fget, [target], {})
             except UserException as error:
-                fallback = lookup_special(kind, "__getattr__")
                 if isinstance(error.value, AttributeError) and fallback is not None:
                     return self.call(fallback, [target, name], {})
                 raise
         if holder in SLOTS:
             return self._slot(target, kind, attribute, name)
         if holder is TUPLE_FIELD:
-            return self.get_item(target, attribute.__reduce__()[1][0])
+            place = attribute.__reduce__()[1][0]
+            self.world.read_item(target, place)
+            return self.native(tuple.__getitem__, target, place)
         if isinstance(target, enum.Enum) or guard_kind(target) is not None:
             return self._of_constant(target, name)
         getter = lookup_special(holder, "__get__")
@@ -257,6 +266,7 @@ class Attributes(TracerState):
             return self._bound_to_class(attribute, kind)
         if holder is functools.cached_property:
             self._guard_lookup(kind, name, attribute)
+            self.indirect()  # the value has to be stored when it is there
             value = self.call(attribute.func, [target], {})
             self.raw_store(target, name, value)
             return value
@@ -322,7 +332,7 @@ class Attributes(TracerState):
             self._guard_absent(target, name)
         if self.world.is_outside(target) and not is_trusted(kind.__module__) and not name.startswith("__"):
             self.tree.const(kind).guard("LOOKUP_ABSENT", name, self.location())
-        if fallback is None or fallback is torch.nn.Module.__getattr__:
+        if fallback is None or fallback is BLOCKED or fallback is torch.nn.Module.__getattr__:
             if fallback is None and self.world.is_outside(target) and not is_trusted(kind.__module__):
                 self.tree.const(kind).guard("LOOKUP_ABSENT", "__getattr__", self.location())
             raise UserException(self._attribute_error(target, kind, name))
@@ -365,8 +375,8 @@ class Attributes(TracerState):
             value = self.native(getattr, cls, name)
             if guard_kind(value) is not None:
                 return value
-        meta_attribute = lookup_special(meta, name)
-        if meta_attribute is not None and hasattr(type(meta_attribute), "__set__"):
+        meta_attribute = lookup_attribute(meta, name)
+        if meta_attribute is not ABSENT and hasattr(type(meta_attribute), "__set__"):
             if type(meta_attribute) is property:
                 return self.call(meta_attribute.fget, [cls], {})
             if name == "__dict__":
@@ -375,10 +385,10 @@ class Attributes(TracerState):
         written = self.world.written(cls, name)
         if written is not NotImplemented and written is not DELETED:
             return written
-        attribute = lookup_special(cls, name)
-        if attribute is not None:
+        attribute = lookup_attribute(cls, name)
+        if attribute is not ABSENT:
             return self._seen_through_class(cls, attribute, name)
-        if meta_attribute is not None:
+        if meta_attribute is not ABSENT:
             return self._class_value(cls, meta, meta_attribute, name)
         fallback = lookup_special(meta, "__getattr__")
         if isinstance(fallback, types.FunctionType):
@@ -425,7 +435,11 @@ class Attributes(TracerState):
                     return self._bound_to_class(attribute, owner)
                 if holder is property:
                     return self.call(attribute.fget, [instance], {})
+                if type(instance) is AbstractTensor and holder is types.GetSetDescriptorType:
+                    return self.tensor_attr(instance, name)
                 if holder in (types.WrapperDescriptorType, types.MethodDescriptorType):
+                    if type(instance) is AbstractTensor:
+                        return types.MethodType(attribute, instance)
                     return attribute.__get__(instance, owner)
                 getter = lookup_special(holder, "__get__")
                 if isinstance(getter, types.FunctionType):
@@ -481,6 +495,9 @@ class Attributes(TracerState):
             return method.__func__
         if isinstance(method, classmethod):
             return self._bound_to_class(method, kind)
+        if isinstance(method, Blocked):
+            self._guard_lookup(kind, name, None)
+            raise UserException(TypeError("'NoneType' object is not callable"))
         if isinstance(method, property):
             return self.call(method.fget, [value], {})
         getter = lookup_special(type(method), "__get__")
@@ -516,6 +533,9 @@ class Attributes(TracerState):
     def raw_store(self, target: Any, name: str, value: Any) -> None:
         """`object.__setattr__`."""
         kind = type(target)
+        if name == "__traceback__" and id(target) in self.passed:
+            row = self.tracebacks.get(id(value))
+            self.passed[id(target)] = [] if row is None else list(row[2])
         if type(target) is AbstractTensor:
             self.store_tensor_attr(target, name, value)
             return

@@ -20,21 +20,27 @@ from stator import config
 from stator._native.core import Dispatcher
 from stator.capture import higher_order, marks, nonstrict
 from stator.capture.attributes import is_trusted
-from stator.capture.control import Break, UserException
+from stator.capture.changes import Changes, caller_step
+from stator.capture.control import Break, Restart, UserException
 from stator.capture.frame import NULL, UNBOUND, Frame, Pending
 from stator.capture.instance_dicts import InstanceDictMethod
 from stator.capture.library import CLASSES, CODES, FUNCTIONS, INSTANCES, LATE_FUNCTIONS
+from stator.capture.library.arity import accepts, placed
+from stator.capture.library.arrays import attribute as array_attribute
+from stator.capture.library.arrays import run as run_numpy
 from stator.capture.library.effects import Replay
 from stator.capture.library.methods import call_c_method
 from stator.capture.library.pure import is_pure
 from stator.capture.operators import lookup_special, specialised
 from stator.capture.state import TracerState
+from stator.capture.symbolic import SYMBOLIC
 from stator.capture.torch_functions import Role, role_of
 from stator.tensors.abstract import AbstractTensor
-from stator.values.constants import guard_kind
+from stator.values.constants import guard_kind, is_constant
 
 GENERATOR = 0x20
 COROUTINE = 0x80 | 0x200 | 0x100
+TYPE_CALL = type.__dict__["__call__"]
 NN_CALL = torch.nn.Module.__call__
 NN_CALL_IMPL: Any = torch.nn.Module._call_impl
 NN_CALLS = frozenset({NN_CALL, torch.nn.Module._call_impl, torch.nn.Module._wrapped_call_impl})
@@ -101,14 +107,25 @@ class Calls(TracerState):
         if mark is not None:
             return self._call_marked(function, mark, args, kwargs)
         if kind is functools._lru_cache_wrapper:
-            # The cache only spares work; interpreting the function again gives the same value.
-            return self.call(function.__wrapped__, args, kwargs)
+            return self._call_cached(function, args, kwargs)
         if lookup_special(kind, "__call__") is None:
             raise UserException(TypeError(f"'{kind.__name__}' object is not callable"))
         method = self.special(function, "__call__")
         if type(method) in C_CALLABLES:
             raise Break("opaque_callable", describe(function))
         return self.call(method, args, kwargs)
+
+    def _call_cached(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """A call through `functools.lru_cache`: where it only computes, the cache only spares work."""
+        self.indirect()  # what a function gives that breaks must get into its cache: the call runs as a whole
+        before = Changes(self, (args, kwargs))
+        value = self.call(function.__wrapped__, args, kwargs)
+        changed = before.changed(self)
+        if not changed and not (type(value) is AbstractTensor or type(value) in SYMBOLIC or is_constant(value)):
+            changed = f"gives a {type(value).__name__}, the same one each time"
+        if changed:
+            raise Restart(caller_step(self), Break("opaque_callable", f"a cached function that {changed}"))
+        return value
 
     def _opened_method(self, method: types.MethodType, args: list[Any]) -> tuple[Any, list[Any]]:
         """Function and arguments of a bound method; what is in one from outside is the user's."""
@@ -153,6 +170,8 @@ class Calls(TracerState):
             self.indirect()
             return handler(self, function, args, kwargs)
         module = function.__module__
+        if module is not None and module.startswith("torch._numpy"):
+            return run_numpy(self, function, args, kwargs)  # type: ignore[arg-type]  # parts are joined in Tracer
         if module is not None and module.startswith(("torch", "stator")):
             handler = self._late_handler(function)
             if handler is not None:
@@ -375,6 +394,8 @@ class Calls(TracerState):
     def _call_class(self, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
         handler = CLASSES.get(cls)
         if handler is not None:
+            self.check_arity(cls, args, kwargs)
+            args, kwargs = placed(cls, args, kwargs) if kwargs else (args, kwargs)
             resumable = self.frames[-1].resumable
             self.indirect()
             result = handler(self, cls, args, kwargs)
@@ -392,8 +413,6 @@ class Calls(TracerState):
 
     def instantiate(self, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """`type.__call__`."""
-        if issubclass(cls, torch.Tensor):
-            raise Break("tensor_creation", cls.__name__)
         make = lookup_special(cls, "__new__")
         caller = self.frames[-1]
         resumable = caller.resumable
@@ -405,22 +424,34 @@ class Calls(TracerState):
             value = self.native(object.__new__, cls)
         elif isinstance(make, types.FunctionType):
             value = self.call(make, [cls, *args], kwargs)
+        elif issubclass(cls, torch.Tensor):
+            value = self._new_tensor(cls, make, args, kwargs)
         else:
             value = self._new_of_c_base(cls, make, args, kwargs)
-        if not isinstance(value, cls) or type(value) is AbstractTensor:
+        if not isinstance(value, cls):
             return value
-        initialise = lookup_special(type(value), "__init__")
+        kind = value.kind if type(value) is AbstractTensor else type(value)
+        initialise = lookup_special(kind, "__init__")
         if isinstance(initialise, types.FunctionType):
-            self._guard_lookup(type(value), "__init__", initialise)
+            self._guard_lookup(kind, "__init__", initialise)
             caller.resumable, caller.substitute = resumable, value
             result = self.call(initialise, [value, *args], kwargs)
             caller.substitute = NULL
             if result is not None:
                 text = f"__init__() should return None, not '{type(result).__name__}'"
                 raise UserException(TypeError(text))
-        elif initialise is not object.__init__:
+        elif initialise is not object.__init__ and kind is type(value):
             call_c_method(self, initialise, [value, *args], kwargs)  # type: ignore[arg-type]  # parts are joined in Tracer
         return value
+
+    def _new_tensor(self, cls: type, make: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """A class derived from `Tensor` called with a tensor: another object for the same tensor."""
+        plain = (
+            len(args) == 1 and not kwargs and type(args[0]) is AbstractTensor and make is torch._C.TensorBase.__new__
+        )
+        if not plain or cls is torch.Tensor or args[0].dtype is not torch.get_default_dtype():
+            raise Break("tensor_creation", cls.__name__)
+        return self.as_kind(args[0], cls)
 
     def make_class(self, make: Any, metaclass: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """`type.__new__`: it calls `__init_subclass__` and `__set_name__` in C, so they may not be the program's."""
@@ -436,6 +467,9 @@ class Calls(TracerState):
                 if self.is_python_method(value, "__set_name__") and not is_trusted(type(value).__module__):
                     raise Break("class_definition", f"{type(value).__name__}.__set_name__ in {name}")
         made = self.native(make, metaclass, *args, **kwargs)
+        if len(args) == 3 and "__module__" not in args[2]:
+            # C takes it from the caller's frame.
+            type.__setattr__(made, "__module__", self.frames[-1].globals.get("__name__", "builtins"))
         self.own_functions[id(made)] = made
         self.born[id(made)] = self.frames[-1].step
         return made
@@ -455,6 +489,8 @@ class Calls(TracerState):
             return self.native(make, cls)
         if base in (tuple, frozenset):
             return self.native(make, cls, *self.for_c(args))
+        if cls.__module__ == "torch.return_types" and len(args) == 1:
+            return self.native(cls, self.listed(args[0]), **kwargs)
         if base in (int, float, str, bytes, complex) and all(guard_kind(arg) is not None for arg in args):
             return self.native(make, cls, *args, **kwargs)
         raise Break("opaque_callable", f"making a {cls.__qualname__}")
@@ -462,12 +498,17 @@ class Calls(TracerState):
     # C functions
 
     def _call_c(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if type(function) is types.MethodWrapperType and underlying(function, function.__self__) is TYPE_CALL:
+            # A metaclass's `super().__call__(...)` is as if the class were called: the trace can be left in there.
+            return self.instantiate(self._opened_builtin(function, function.__self__), args, kwargs)
         self.indirect()
         try:
             handler = FUNCTIONS.get(function)
         except TypeError:  # bound to something unhashable
             handler = None
         if handler is not None:
+            self.check_arity(function, args, kwargs)
+            args, kwargs = placed(function, args, kwargs) if kwargs else (args, kwargs)
             result = handler(self, args, kwargs)
             if result is not NotImplemented:
                 return result
@@ -481,6 +522,8 @@ class Calls(TracerState):
             if owner is object:
                 return self.native(object.__new__, args[0])
             return self._new_of_c_base(args[0], function, args[1:], kwargs)
+        if isinstance(owner, type) and function.__name__ == "fromkeys" and issubclass(owner, dict) and args:
+            return self._from_keys(owner, *args, **kwargs)
         if owner is not None and not isinstance(owner, types.ModuleType):
             kind = type(function)
             if kind is types.BuiltinFunctionType or kind is types.MethodWrapperType or kind is BOUND_C_METHOD:
@@ -500,7 +543,26 @@ class Calls(TracerState):
             return self.native(function, *args, **kwargs)
         raise Break("opaque_callable", describe(function))
 
+    def check_arity(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Have Python refuse a call of a C function that is not well formed: it says so before it looks at anything."""
+        if accepts(function, len(args), kwargs):
+            return
+        given: list[Any] = [None] * len(args)
+        if type(function) in (types.MethodDescriptorType, types.WrapperDescriptorType):
+            given[:1] = args[:1]
+        self.native(function, *given, **dict.fromkeys(kwargs))
+        raise Break("opaque_callable", describe(function))
+
+    def _from_keys(self, owner: type, keys: Any, value: Any = None) -> Any:
+        """`dict.fromkeys`, of subclasses too."""
+        made = self.call(owner, [], {})
+        for key in self.listed(keys):
+            self.set_item(made, key, value)
+        return made
+
     def _call_c_method(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if type(args[0]) is not AbstractTensor:
+            self.check_arity(function, args, kwargs)
         try:
             handler = FUNCTIONS.get(function)
         except TypeError:
@@ -512,6 +574,9 @@ class Calls(TracerState):
         if type(args[0]) is AbstractTensor and role_of(function) is Role.OPERATION:
             return self.operate(function, tuple(args), kwargs)
         return call_c_method(self, function, args, kwargs)  # type: ignore[arg-type]  # parts are joined in Tracer
+
+    def array_attr(self, array: Any, name: str) -> Any:
+        return array_attribute(self, array, name)  # type: ignore[arg-type]  # parts are joined in Tracer
 
     def require_c_value(self, value: Any, what: str) -> None:
         raise NotImplementedError
@@ -534,9 +599,9 @@ class Calls(TracerState):
     # Callbacks
 
     def callable_for_c(self, function: Any) -> Any:
-        """A callable that C code may call: Python functions are interpreted behind it."""
-        if type(function) in C_CALLABLES or function is None or (isinstance(function, type) and is_pure(function)):
-            return function
+        """A callable that C code may call: it comes back to the interpreter, for C functions read values, too."""
+        if function is None:
+            return None
 
         def interpreted(*args: Any, **kwargs: Any) -> Any:
             return self.from_c(self.call, function, list(args), kwargs)

@@ -1,27 +1,25 @@
-"""Which sizes and numbers from outside are symbolic in a trace.
+"""Makes the sizes and numbers from outside that vary symbolic in one trace.
 
-Contract. A `History` belongs to a place where calls arrive. It remembers, for each source, the first value it was
-traced with; a source that comes with a second value is symbolic from then on (`dynamic=None`), so that a size, an
-integer or a float costs one recompile at most. `dynamic=True` makes every size symbolic at once, `dynamic=False` none.
-Marks on tensors (torch's own spelling) come before both.
-
-Sources are told apart by their steps from the root, never by the identity of what they hold.
+Contract. What is symbolic is decided by the `DynamicHistory` of the place where the call arrives (`sizes/policy.py`);
+here its decisions become symbols, ranges and guards. Sources are told apart by their steps from the root, never by the
+identity of what they hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from stator import config
 from stator.capture.graph import GraphBuilder
-from stator.sizes import SizeContext
+from stator.sizes import Decision, DynamicHistory, SizeContext, Treatment
+from stator.sizes.marks import marks_of
+from stator.sizes.policy import CONSTANT, Path
 from stator.tensors.abstract import AbstractTensor
 from stator.values.source import Source
 
-Path = tuple[Any, ...]
+# Steps from an argument to what it holds: a number reached so is the caller's, not a setting of some object.
+_OF_ARGUMENTS = frozenset({"LOCAL", "INDEX", "KEY"})
 
 
 def path_of(source: Source) -> Path:
@@ -36,29 +34,10 @@ def path_of(source: Source) -> Path:
     return tuple(steps)
 
 
-class History:
-    """What the sources of one place were seen to hold."""
-
-    def __init__(self, dynamic: Any) -> None:
-        self.dynamic = dynamic
-        self.first: dict[Path, Any] = {}
-        self.varying: set[Path] = set()
-
-    def varies(self, path: Path, value: Any) -> bool:
-        """Whether the source has been seen with another value; remembers this one."""
-        if path in self.varying:
-            return True
-        known = self.first.setdefault(path, value)
-        if type(known) is type(value) and (known == value or (known != known and value != value)):
-            return False
-        self.varying.add(path)
-        return True
-
-
 class Generaliser:
     """Makes the symbols of one trace."""
 
-    def __init__(self, history: History, graph: GraphBuilder, context: SizeContext) -> None:
+    def __init__(self, history: DynamicHistory, graph: GraphBuilder, context: SizeContext) -> None:
         self.history = history
         self.graph = graph
         self.context = context
@@ -66,65 +45,46 @@ class Generaliser:
 
     def number(self, value: Any, source: Source) -> Any:
         """The symbolic stand-in of an int or float from outside, or None where it stays a constant."""
-        if self.history.dynamic is False or source.step in ("LOOKUP", "CONST"):
-            return None
-        named = str(source) in self._named_sources()
-        if type(value) is int:
-            if config.specialize_int:
-                return None
-            varies = config.automatic_dynamic_shapes and self.history.varies(path_of(source), value)
-            if not varies and not named:
-                return None
-            self.used = True
-            source.guard("TYPE_IS", int, self.context.location())
-            return self.context.symbol(source, value, low=None, duck=False)
-        if config.specialize_float or not (named or self.history.varies(path_of(source), value)):
+        decision = self._decide(value, source, remember=True)
+        if decision.treatment is Treatment.CONSTANT:
             return None
         self.used = True
-        source.guard("TYPE_IS", float, self.context.location())
-        return self.context.symbol_float(source, value)
+        location = self.context.location()
+        source.guard("TYPE_IS", type(value), location)
+        if type(value) is float:
+            return self.context.symbol_float(source, value)
+        symbol = self.context.symbol(source, value, low=None, duck=False)
+        if decision.strict:
+            self.context.constrain(symbol, decision.low, decision.high, strict=True, mark=decision.mark)
+        return symbol
 
-    @staticmethod
-    def _named_sources() -> frozenset[str]:
-        text = config.dynamic_sources
-        if not text:
-            return frozenset()
-        names = (part.strip() for part in text.split(","))
-        return frozenset(name[3:-2] + "" if name.startswith("L['") and name.endswith("']") else name for name in names)
+    def would_vary(self, value: Any, source: Source) -> bool:
+        """Whether `number` would make a stand-in; remembers nothing."""
+        return self._decide(value, source, remember=False).treatment is not Treatment.CONSTANT
+
+    def _decide(self, value: Any, source: Source, remember: bool) -> Decision:
+        if source.step in ("LOOKUP", "CONST") or _is_static_attribute(source):
+            return CONSTANT
+        path = path_of(source)
+        given = all(step in _OF_ARGUMENTS for step, _ in path)
+        return self.history.number(path, str(source), value, given, remember)
 
     def tensor(self, abstract: AbstractTensor) -> None:
         """Make the varying sizes of an input symbolic."""
         source, real = abstract.source, abstract.real
-        if source is None or real is None or real.layout is not torch.strided or not real.dim():
+        if source is None or real is None or abstract.layout is not torch.strided or not real.dim():
             return
-        marked, weak, static = (
-            getattr(real, name, ()) for name in
-            ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_static_indices")
-        )  # fmt: skip
-        if isinstance(real, torch.nn.Parameter) and not marked:
+        marks = marks_of(real)
+        constant = isinstance(real, torch.nn.Parameter)
+        if constant and not marks:
             return
         dims: dict[int, torch.SymInt] = {}
-        path = path_of(source)
-        ranges = {row.dim: row for row in getattr(real, "_dynamo_dynamic_range", ())}
+        path, text, rank = path_of(source), str(source), real.dim()
+        self.history.rank(path, rank)
         for dim, size in enumerate(real.shape):
-            if dim in marked or dim in weak:
-                pass
-            elif dim in static or self.history.dynamic is False:
-                continue
-            elif self.history.dynamic is True or (
-                isinstance(self.history.dynamic, Mapping) and self._declared(source, dim)
-            ):
-                if size in (0, 1) and not isinstance(self.history.dynamic, Mapping):
-                    continue
-            elif not config.automatic_dynamic_shapes or not self.history.varies((*path, ("SIZE", dim)), size):
-                continue
-            row = ranges.get(dim)
-            low = 0 if row is None or row.min is None else row.min
-            high = None if row is None else row.max
-            symbol = self.context.symbol(source.child("SIZE", dim), size, low=low, high=high)
-            if dim in marked:
-                self.context.constrain(symbol, low, high, strict=True, mark=f"mark_dynamic({source}, {dim})")
-            dims[dim] = symbol
+            decision = self.history.size(path, text, dim, size, marks, rank, constant)
+            if decision.treatment is not Treatment.CONSTANT:
+                dims[dim] = self._size(source, dim, size, decision)
         if not dims:
             return
         self.used = True
@@ -132,9 +92,16 @@ class Generaliser:
         abstract.shape = torch.Size(sizes)
         abstract.strides = self._strides(real, abstract.shape)
 
-    def _declared(self, source: Source, dim: int) -> bool:
-        row = self.history.dynamic.get(str(source))
-        return row is not None and (dim in row)
+    def _size(self, source: Source, dim: int, size: int, decision: Decision) -> torch.SymInt:
+        child = source.child("SIZE", dim)
+        low = max(decision.low or 0, 0)
+        if decision.treatment is Treatment.UNBACKED:
+            return self.context.unbacked(str(child), low, decision.high, child)
+        duck = not decision.strict  # what must stay dynamic by itself is not made equal to another by its example
+        symbol = self.context.symbol(child, size, duck=duck)
+        if decision.strict or decision.low is not None or decision.high is not None:
+            self.context.constrain(symbol, low, decision.high, strict=decision.strict, mark=decision.mark)
+        return symbol
 
     def _strides(self, real: torch.Tensor, shape: Any) -> tuple[Any, ...]:
         """Strides as products of the sizes inside of them, where they are that; else as they stand."""
@@ -149,5 +116,16 @@ class Generaliser:
                 expected, value = real.stride(dim), real.stride(dim)
             strides[dim] = expected
             expected = expected * shape[dim]
-            value = value * real.shape[dim]
+            value = value * max(real.shape[dim], 1)
         return tuple(strides)
+
+
+def _is_static_attribute(source: Source) -> bool:
+    """Whether it is an attribute of a module whose class `mark_static` names."""
+    node = source.parent if source.step == "ATTR" else None
+    if node is None:
+        return False
+    return any(
+        guard.kind == "TYPE_IS" and getattr(guard.expected, "_dynamo_marked_static", False)
+        for guard in node.guards.values()
+    )

@@ -25,18 +25,19 @@ from stator.capture.symbolic import SYMBOLIC, fold
 from stator.events import Location, is_own
 from stator.sizes import SizeContext
 from stator.tensors.abstract import AbstractTensor
+from stator.values.arrays import is_scalar
 from stator.values.constants import is_constant
 from stator.values.source import Source, TensorExpectation
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9]+")
 _ANNOTATED = re.compile(r': "(?:Tensor|Parameter|Buffer)\((\w+\[[^"()]*\][^"()]*)\)"')
 _SIZES = frozenset({"SIZE", "STRIDE", "OFFSET"})
-_stack_lines: dict[tuple[str, int, str], str] = {}  # by file, line and function
+_stack_lines: dict[tuple[types.CodeType, int], str] = {}
 
 
 def stack_line(code: types.CodeType, line: int) -> str:
     """One frame of a stack trace as Python prints it; nothing for a frame of stator's own."""
-    key = (code.co_filename, line, code.co_name)
+    key = (code, line)
     text = _stack_lines.get(key)
     if text is None:
         source = linecache.getline(code.co_filename, line).strip()
@@ -107,8 +108,9 @@ class GraphBuilder:
         if kind in SYMBOLIC:
             return self.number(value)
         if is_constant(value):
-            # Torch takes Python's number types for its own; the code of a graph can only write the latter.
-            return DTYPES.get(value, value) if kind is type else value
+            return value
+        if is_scalar(value) and value.dtype.char in "?ild":  # Python's own numbers under another name
+            return value.item()
         if isinstance(value, tuple):
             return tuple(self.argument(part) for part in value)
         if isinstance(value, list):
@@ -203,12 +205,17 @@ class GraphBuilder:
         if source is None or tensor.real is None or id(tensor) in self._guarded:
             return
         self._guarded.add(id(tensor))
-        source.guard("TENSOR", expectation_of(tensor), self.location())
+        if tensor.layout is torch.jagged:
+            source.guard("TYPE_IS", tensor.kind, self.location())
+            return
+        with torch._C.DisableTorchFunctionSubclass():
+            source.guard("TENSOR", expectation_of(tensor), self.location())
+            strides = tensor.real.stride() if tensor.real.layout is torch.strided else ()
         if self.sizes is not None:
-            for dim, (stride, real) in enumerate(zip(tensor.strides, tensor.real.stride(), strict=True)):
+            for dim, (stride, real) in enumerate(zip(tensor.strides, strides, strict=True)):
                 if type(stride) in SYMBOLIC and type(real) is int:
                     held = self.sizes.symbol(source.child("STRIDE", dim), real, duck=False)
-                    self.sizes.assume(self.sizes.algebra.eq(self.sizes.expr_of(held), self.sizes.expr_of(stride)))
+                    self.sizes.assume_stride(held, stride, tensor.shape)
 
     def attach(self, name: str, value: Any) -> torch.fx.Node:
         """A submodule or constant held by the graph module."""
@@ -217,9 +224,6 @@ class GraphBuilder:
         unique = f"{name}_{count}"
         self.attributes[unique] = value
         return self.graph.get_attr(unique)
-
-
-DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 
 
 def input_name(source: Source) -> str:

@@ -11,24 +11,26 @@ A generator of the traced program is a real Python generator (`drive`), so that 
 from __future__ import annotations
 
 import collections
+import operator
+import sys
 import types
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 import torch
 
-from stator.capture.ahead import END, containers_of, skip
+from stator.capture.ahead import DICT_WALKS, END, containers_of, parts_of, skip
 from stator.capture.control import Break, UserException
 from stator.capture.frame import Frame
 from stator.capture.instance_dicts import InstanceDict
 from stator.capture.library.effects import Replay
 from stator.capture.opcodes import Yielded
-from stator.capture.operators import lookup_special
+from stator.capture.operators import BLOCKED, lookup_special
 from stator.capture.state import TracerState
 from stator.tensors.abstract import AbstractTensor
 from stator.values.constants import is_constant
 from stator.values.source import Source
-from stator.values.world import CONTAINERS
+from stator.values.world import CONTAINERS, Shadow, entries
 
 C_ITERABLES = (list, tuple, dict, set, frozenset, str, bytes, bytearray, range, collections.deque, memoryview)
 VIEWS: tuple[type, ...] = (
@@ -92,6 +94,8 @@ class Iteration(TracerState):
             return value
         if self.is_python_method(value, "__iter__"):
             self.world.guard_type(value)
+            if lookup_special(kind, "__iter__") is BLOCKED:
+                raise UserException(TypeError(f"'{kind.__name__}' object is not iterable"))
             result = self.call(self.special(value, "__iter__"), [], {})
             if lookup_special(type(result), "__next__") is None:
                 text = f"iter() returned non-iterator of type '{type(result).__name__}'"
@@ -111,8 +115,10 @@ class Iteration(TracerState):
     def _by_index(self, value: Any) -> Iterator[Any]:
         """The old protocol: `__getitem__` with 0, 1, 2 until IndexError."""
 
+        index = 0
+
         def walk() -> Iterator[Any]:
-            index = 0
+            nonlocal index
             while True:
                 try:
                     item = self.get_item(value, index)
@@ -120,10 +126,12 @@ class Iteration(TracerState):
                     if isinstance(error.value, (IndexError, StopIteration)):
                         return
                     raise error.value from None
-                yield item
                 index += 1
+                yield item
 
-        return walk()
+        made = walk()
+        self.index_walks[id(made)] = (made, value, lambda: index)
+        return made
 
     def advance(self, iterator: Any) -> tuple[bool, Any]:
         """`next`: whether it is exhausted, else the next item."""
@@ -147,7 +155,7 @@ class Iteration(TracerState):
         """`next` of a live iterator: what it gives is known where it was handed over with its next item."""
         ahead = self.ahead.get(id(iterator))
         item = NotImplemented if ahead is None else ahead.items.item(ahead.used)
-        if ahead is None or item is NotImplemented or any(map(self._changed, containers_of(iterator))):
+        if ahead is None or item is NotImplemented or self._disturbed(iterator, ahead.used):
             raise Break("foreign_iterator", f"a {type(iterator).__name__}")
         source = ahead.source.child("INDEX", ahead.used)
         if item is END:
@@ -167,17 +175,31 @@ class Iteration(TracerState):
     def _fresh(self, iterator: Any, item: Any, source: Source) -> Any:
         """An item of a live iterator; the tuples that `enumerate` and `zip` make are new each time."""
         if type(iterator) is enumerate:
-            inner = [None, iterator.__reduce__()[1][0]]
+            inner = [None, *parts_of(iterator)]
         elif type(iterator) is zip:
-            inner = list(iterator.__reduce__()[1])
+            inner = parts_of(iterator)
         else:
             return self.world.load(item, source)
         parts = enumerate(zip(inner, item, strict=True))
         return tuple(self._fresh(made_by, part, source.child("INDEX", index)) for index, (made_by, part) in parts)
 
-    def _changed(self, container: Any) -> bool:
-        shadow = self.world.shadow_of_original.get(id(container))
-        return shadow is not None and isinstance(shadow.copy, CONTAINERS) and shadow.changed()
+    def _disturbed(self, iterator: Any, position: int) -> bool:
+        """Whether what an iterator gives next hangs on a change of the trace that is not made yet."""
+        for container in containers_of(iterator):
+            shadow = self.world.shadow_of_original.get(id(container))
+            if shadow is None or not isinstance(shadow.copy, CONTAINERS) or not shadow.changed():
+                continue
+            if type(iterator) not in DICT_WALKS or not self._entry_stands(shadow, iterator, position):
+                return True
+        return False
+
+    @staticmethod
+    def _entry_stands(shadow: Shadow, iterator: Any, position: int) -> bool:
+        """Whether a changed dict still has the same keys, and the entry `position` ahead is as it was."""
+        now = tuple(part for pair in dict.items(shadow.copy) for part in pair)
+        place = 2 * (len(shadow.original) - operator.length_hint(iterator) + position)
+        same_keys = len(now) == len(shadow.snapshot) and all(map(operator.is_, now[::2], shadow.snapshot[::2]))
+        return same_keys and (place >= len(now) or now[place + 1] is shadow.snapshot[place + 1])
 
     def listed(self, value: Any) -> list[Any]:
         """All items of an iterable."""
@@ -199,7 +221,7 @@ class Iteration(TracerState):
                 self.world.read(value)
             items = list(value)
         else:
-            iterator = self._iterate_for_unpacking(value)
+            iterator = self.iterate_for_unpacking(value)
             items = []
             while len(items) <= count:
                 done, item = self.advance(iterator)
@@ -213,7 +235,10 @@ class Iteration(TracerState):
             raise UserException(ValueError(text))
         return items
 
-    def _iterate_for_unpacking(self, value: Any) -> Any:
+    def iterate_for_unpacking(self, value: Any) -> Any:
+        """`iter(value)`, worded as an unpacking assignment words it where there is none."""
+        if type(value) in (list, tuple):
+            return value
         try:
             return self.iterate(value)
         except UserException as error:
@@ -240,7 +265,7 @@ class Iteration(TracerState):
             return self.instance_snapshot(value)
         if isinstance(value, dict) and not self.is_python_method(value, "keys"):
             self.world.read(value)
-            return dict(dict.items(value))
+            return dict(entries(value))
         if isinstance(value, types.MappingProxyType):
             return dict(value)
         keys = self.call(self.load_attr(value, "keys"), [], {})
@@ -279,17 +304,20 @@ class Iteration(TracerState):
                     return
                 yield item
 
-        return walk()
+        made = walk()
+        self.proxied[id(made)] = iterator
+        self.world.kept.append(made)
+        return made
 
     def from_c(self, function: Callable[..., Any], *args: Any) -> Any:
         """Enter the interpreter from C code: the program's exceptions become real ones until they are back."""
-        self.boundary += 1
         try:
             return function(*args)
         except UserException as error:
             raised = error.value
-        finally:
-            self.boundary -= 1
+        except Break:
+            self.broke_in_c = True
+            raise
         raise raised
 
     # Generators
@@ -298,6 +326,17 @@ class Iteration(TracerState):
         generator = drive(self, frame)
         self.generators[id(generator)] = (generator, frame)
         return generator
+
+    def close_dropped(self) -> None:
+        """Run what generators of the trace have to do at their end, if nothing of the program holds them any more."""
+        for generator, frame in list(self.generators.values()):
+            waiting = generator.gi_frame is not None and not generator.gi_running and frame.pc > 0
+            if not waiting or frame.decoded.handler_of[frame.current] is None:
+                continue
+            # Held by: the registry's row, this loop's variable, the argument of getrefcount.
+            if sys.getrefcount(generator) == 3:
+                self.indirect()
+                self.native(generator.close)
 
     def resume_generator(self, frame: Frame, sent: Any, error: BaseException | None) -> Any:
         """Run a suspended frame to its next yield or end."""

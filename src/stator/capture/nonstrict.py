@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils._pytree as pytree
+from torch.nn.modules._functions import BackwardHookFunction
 
 from stator.capture.control import Break
 from stator.tensors import twins
@@ -86,7 +87,14 @@ def _map_flat(value: Any, convert: Any) -> Any:
     return tuple(convert(leaf) for leaf in value) if isinstance(value, tuple) else convert(value)
 
 
+def scripted_function(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A function that `torch.jit` made: it has no state, and the graph calls it."""
+    return record_call(tracer, function, args, kwargs)
+
+
 def autograd_function(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """`SomeFunction.apply(...)`: forward and backward are called by the graph as they are."""
     cls = args[0]
+    if cls is BackwardHookFunction:
+        raise Break("backward_hook", "its hooks follow the gradients of what goes in and comes out")
     return record_call(tracer, cls.apply, args[1:], kwargs)

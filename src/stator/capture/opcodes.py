@@ -62,6 +62,8 @@ def nothing(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
 @opcode("POP_TOP", "END_FOR")
 def pop_top(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
     frame.stack.pop()
+    if tracer.generators:
+        tracer.close_dropped()
 
 
 @opcode("PUSH_NULL")
@@ -433,6 +435,7 @@ def list_append(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
 @opcode("SET_ADD")
 def set_add(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
     value = tracer.check_hashable(frame.stack[-1])
+    tracer.world.read(frame.stack[-1 - instruction.arg])
     tracer.native(set.add, frame.stack[-1 - instruction.arg], value)
     frame.stack.pop()
 
@@ -441,6 +444,7 @@ def set_add(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
 def map_add(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
     key, value = frame.stack[-2:]
     key = tracer.check_hashable(key)
+    tracer.world.read_key(frame.stack[-2 - instruction.arg], key)
     tracer.native(dict.__setitem__, frame.stack[-2 - instruction.arg], key, value)
     del frame.stack[-2:]
 
@@ -468,6 +472,7 @@ def list_to_tuple(tracer: Tracer, frame: Frame, instruction: Instruction) -> Non
 def set_update(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
     target, values = frame.stack[-1 - instruction.arg], frame.stack[-1]
     parts = [tracer.check_hashable(part) for part in tracer.listed(values)]
+    tracer.world.read(target)
     tracer.native(set.update, target, parts)
     frame.stack.pop()
 
@@ -510,7 +515,7 @@ def unpack_sequence(tracer: Tracer, frame: Frame, instruction: Instruction) -> N
 @opcode("UNPACK_EX")
 def unpack_ex(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
     before, after = instruction.arg & 0xFF, instruction.arg >> 8
-    parts = tracer.listed(frame.stack[-1])
+    parts = tracer.listed(tracer.iterate_for_unpacking(frame.stack[-1]))
     if len(parts) < before + after:
         text = f"not enough values to unpack (expected at least {before + after}, got {len(parts)})"
         raise UserException(ValueError(text))
@@ -651,6 +656,8 @@ def for_iter(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
     if done:
         # The argument leads to END_FOR (3.12), which the iterator's place on the stack is left to; or past it (3.11).
         frame.stack.pop()
+        if tracer.generators:
+            tracer.close_dropped()
         frame.pc = instruction.target
         if frame.decoded.instructions[frame.pc].opname == "END_FOR":
             frame.pc += 1

@@ -55,6 +55,9 @@ def call(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
     frame.kwnames = ()
     del frame.stack[len(frame.stack) - count - 1 :]
     frame.stack[-1] = value
+    if tracer.generators:
+        del function, args
+        tracer.close_dropped()
 
 
 @opcode("CALL_FUNCTION_EX")
@@ -191,5 +194,7 @@ def with_except_start(tracer: Tracer, frame: Frame, instruction: Instruction) ->
     # stack: exit function, lasti, previous exception, exception
     error = frame.stack[-1]
     leave = frame.stack[-4]
-    value = tracer.call(leave, [type(error), error, error.__traceback__], {})
+    frame.resumable = True
+    value = tracer.call(leave, [type(error), error, tracer.traceback_of(error)], {})
+    frame.resumable = False
     frame.stack.append(value)

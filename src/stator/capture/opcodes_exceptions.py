@@ -45,6 +45,13 @@ def check_exc_match(tracer: Tracer, frame: Frame, instruction: Instruction) -> N
 @opcode("CHECK_EG_MATCH")
 def check_eg_match(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
     group, wanted = frame.stack[-2:]
+    for one in wanted if type(wanted) is tuple else (wanted,):
+        if not (isinstance(one, type) and issubclass(one, BaseException)):
+            text = "catching classes that do not inherit from BaseException is not allowed"
+            raise UserException(TypeError(text))
+        if issubclass(one, BaseExceptionGroup):
+            text = "catching ExceptionGroup with except* is not allowed. Use except instead."
+            raise UserException(TypeError(text))
     if not isinstance(group, BaseExceptionGroup):
         if isinstance(group, wanted):
             match: Any = (

@@ -16,12 +16,15 @@ from typing import Any
 
 import torch
 
+from stator.capture.changes import Changes
 from stator.capture.control import Break, UserException
 from stator.capture.instance_dicts import InstanceDict, InstanceDictMethod
 from stator.capture.shown import Shown
 from stator.capture.state import TracerState
 from stator.tensors.abstract import AbstractTensor
+from stator.values.arrays import is_scalar
 from stator.values.constants import guard_kind, is_constant
+from stator.values.world import entries
 
 BINARY: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
     "+": (operator.add, "__add__", "__radd__"),
@@ -76,12 +79,34 @@ CONTAINER_FORMS: dict[Any, tuple[str, str, str]] = {
 }
 
 
+ABSENT = object()
+
+
+class Blocked:
+    """What a class holds that says None: a special method it refuses to have, or an attribute that is None."""
+
+    def __repr__(self) -> str:
+        return "None"
+
+
+BLOCKED = Blocked()
+
+
 def lookup_special(kind: type, name: str) -> Any:
-    """What the class of a value holds under a special name, the way C looks it up."""
+    """What the class of a value holds under a name, the way C looks it up; None where it holds nothing."""
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            found = base.__dict__[name]
+            return BLOCKED if found is None else found
+    return None
+
+
+def lookup_attribute(kind: type, name: str) -> Any:
+    """What the MRO of a class holds under a name, or `ABSENT`: an attribute may be None."""
     for base in kind.__mro__:
         if name in base.__dict__:
             return base.__dict__[name]
-    return None
+    return ABSENT
 
 
 def is_program_kind(kind: type) -> bool:
@@ -98,6 +123,11 @@ def is_type_form(container: Any) -> bool:
         function = getattr(method, "__func__", method)
         return getattr(function, "__module__", None) in ("typing", "typing_extensions", None) and method is not None
     return type(container).__module__ == "typing"
+
+
+def describes_type(key: Any) -> bool:
+    """Whether a subscript is made of constants, lists of argument types included."""
+    return is_constant(key) or (type(key) in (list, tuple) and all(map(describes_type, key)))
 
 
 def specialised(value: Any) -> Any:
@@ -119,6 +149,8 @@ class Operators(TracerState):
         row = BINARY.get(symbol)
         if row is not None:
             function, forward, reflected = row
+            if kind is InstanceDict or other is InstanceDict:
+                return self.binary(symbol, self.as_dict(left), self.as_dict(right))
             if kind in NUMBERS and other in NUMBERS:
                 return self.native(function, left, right)
             if kind is AbstractTensor or other is AbstractTensor:
@@ -142,6 +174,9 @@ class Operators(TracerState):
         return self._binary_protocol(plain, symbol[:-1], forward, reflected, left, right)
 
     def _tensor_binary(self, function: Any, forward: str, reflected: str, left: Any, right: Any) -> Any:
+        result = self._of_subclasses(forward, reflected, left, right)
+        if result is not NotImplemented:
+            return result
         for target, other, name in ((left, right, forward), (right, left, reflected)):
             if self.is_python_method(target, name) and "__torch_function__" not in dir(type(target)):
                 if target is left:
@@ -158,12 +193,36 @@ class Operators(TracerState):
             self.world.read_deep(right)
         return self.operate(function, (left, right), {})
 
+    def _of_subclasses(self, forward: str, reflected: str, left: Any, right: Any) -> Any:
+        """What special methods that the program gave to its tensor classes make of an operation."""
+        attempts = [(left, right, forward), (right, left, reflected)]
+        if type(right) is AbstractTensor and isinstance(left, torch.Tensor) and right.kind is not type(left):
+            attempts.reverse()
+        for target, operand, name in attempts:
+            method = self.special_of_subclass(target, name)
+            if method is not None:
+                result = self.call(method, [operand], {})
+                if result is not NotImplemented:
+                    return result
+        return NotImplemented
+
+    def special_of_subclass(self, value: Any, name: str) -> Any:
+        """A special method that a tensor's class got from the program, bound."""
+        if type(value) is not AbstractTensor or value.kind in (torch.Tensor, torch.nn.Parameter):
+            return None
+        method = lookup_special(value.kind, name)
+        if type(method) is not types.FunctionType or method.__module__.partition(".")[0] == "torch":
+            return None
+        self.graph.guard_tensor(value)
+        self._guard_lookup(value.kind, name, method)
+        return types.MethodType(method, value)
+
     def is_python_method(self, value: Any, name: str) -> bool:
         """Whether the special method is the program's code (or not known to be harmless C)."""
         if type(value) is AbstractTensor or type(value) in NUMBERS:
             return False
         method = lookup_special(type(value), name)
-        return isinstance(method, (types.FunctionType, staticmethod, classmethod, property)) or (
+        return isinstance(method, (types.FunctionType, staticmethod, classmethod, property, Blocked)) or (
             method is not None
             and not isinstance(method, (types.WrapperDescriptorType, types.MethodDescriptorType))
             and callable(method)
@@ -192,7 +251,7 @@ class Operators(TracerState):
         kind, other = type(left), type(right)
         if kind is other:
             attempts = attempts[:1]
-        elif issubclass(other, kind) and lookup_special(other, reflected) is not lookup_special(kind, reflected):
+        elif kind in other.__mro__ and lookup_special(other, reflected) is not lookup_special(kind, reflected):
             attempts.reverse()
         for target, operand, name in attempts:
             result = self._attempt(target, name, operand)
@@ -259,7 +318,9 @@ class Operators(TracerState):
             return
         if isinstance(value, (BaseException, enum.Enum)) or self.is_plain_iterator(value):
             return
-        if isinstance(value, (int, float, str, bytes, complex)) and not self.world.is_outside(value):
+        if (isinstance(value, (int, float, str, bytes, complex)) or is_scalar(value)) and not self.world.is_outside(
+            value
+        ):
             return
         if kind.__eq__ is object.__eq__ and not self.overlay_of(value):
             self.world.guard_type(value)
@@ -277,6 +338,8 @@ class Operators(TracerState):
     def compare(self, symbol: str, left: Any, right: Any) -> Any:
         function, forward, reflected = COMPARE[symbol]
         kind, other = type(left), type(right)
+        if kind is InstanceDict or other is InstanceDict:
+            return self.compare(symbol, self.as_dict(left), self.as_dict(right))
         if kind in NUMBERS and other in NUMBERS:
             return self.native(function, left, right)
         if kind is AbstractTensor or other is AbstractTensor:
@@ -290,30 +353,21 @@ class Operators(TracerState):
             self.world.guard_type(left)
             self.world.guard_type(right)
             attempts = [(left, right, forward), (right, left, reflected)]
-            if kind is not other and issubclass(other, kind):
+            if kind is not other and kind in other.__mro__:
                 attempts.reverse()
             for target, operand, name in attempts:
                 result = self._attempt(target, name, operand)
                 if result is not NotImplemented:
                     return result
-            if symbol == "!=" and not self._defines(left, "__ne__"):
-                equal = self.compare("==", left, right)
-                return not self.truth(equal)
             if symbol in ("==", "!="):
                 return self.identical(left, right) == (symbol == "==")
             text = f"'{symbol}' not supported between instances of '{kind.__name__}' and '{other.__name__}'"
             raise UserException(TypeError(text))
-        if symbol == "!=" and self.is_python_method(left, "__eq__"):
-            return not self.truth(self.compare("==", left, right))
         if isinstance(left, C_CONTAINERS) and isinstance(right, C_CONTAINERS):
             return self.compare_containers(symbol, left, right)
         self.require_c_value(left, "comparison")
         self.require_c_value(right, "comparison")
         return self.native(function, left, right)
-
-    @staticmethod
-    def _defines(value: Any, name: str) -> bool:
-        return lookup_special(type(value), name) is not object.__dict__.get(name)
 
     def compare_containers(self, symbol: str, left: Any, right: Any) -> Any:
         """Builtin containers compare element by element, elements by the program's own methods."""
@@ -334,13 +388,18 @@ class Operators(TracerState):
             return function(len(left), len(right))
         if isinstance(left, dict) and isinstance(right, dict) and symbol in ("==", "!="):
             same = len(left) == len(right) and all(
-                key in right and (left[key] is right[key] or self.truth(self.compare("==", left[key], right[key])))
-                for key in left
+                self._same_entry(held, self.native(dict.get, right, self.check_hashable(key), ABSENT))
+                for key, held in list(dict.items(left))
             )
             return same == (symbol == "==")
         self.require_c_value(left, "comparison")
         self.require_c_value(right, "comparison")
         return self.native(function, left, right)
+
+    def _same_entry(self, held: Any, other: Any) -> bool:
+        return other is not ABSENT and (
+            self.identical(held, other) or bool(self.truth(self.compare("==", held, other)))
+        )
 
     @staticmethod
     def _holds_objects(*containers: Any) -> bool:
@@ -358,35 +417,52 @@ class Operators(TracerState):
         self.world.compare_identity(left, right)
         return False
 
+    def as_dict(self, value: Any) -> Any:
+        """The dict that an instance's `__dict__` is."""
+        return self.instance_snapshot(value) if type(value) is InstanceDict else value
+
+    def instance_snapshot(self, view: InstanceDict) -> dict[str, Any]:
+        raise NotImplementedError
+
     def truth(self, value: Any, what: str = "bool") -> Any:
         kind = type(value)
+        if kind is InstanceDict:
+            return bool(self.instance_snapshot(value))
         if kind is bool or value is None:
             return bool(value)
         if kind in NUMBERS:
             return self.native(bool, value)
         if kind is AbstractTensor:
             raise Break("data_dependent_branch" if what == "bool" else "tensor_to_python", what)
+        if self.is_python_method(value, "__bool__"):
+            return self.answered(bool, value, "__bool__")
+        if self.is_python_method(value, "__len__") and lookup_special(kind, "__bool__") is None:
+            return bool(self.length(value) > 0)
         if isinstance(value, C_CONTAINERS):
             self.world.read_length(value)
             return self.native(bool, value)
-        if self.is_python_method(value, "__bool__"):
-            result = self.call(self.special(value, "__bool__"), [], {})
-            if type(result) is not bool:
-                text = f"__bool__ should return bool, returned {type(result).__name__}"
-                raise UserException(TypeError(text))
-            return result
-        if self.is_python_method(value, "__len__"):
-            return self.length(value) > 0
         self.world.guard_type(value)
         if lookup_special(kind, "__bool__") is None and lookup_special(kind, "__len__") is None:
             return True
         self.require_c_value(value, "truth")
         return self.native(bool, value)
 
+    def answered(self, function: Any, value: Any, name: str, *rest: Any) -> Any:
+        """`function(value)`, which asks the special method of the program by this name."""
+        return self.judged(function, value, name, self.call(self.special(value, name), [*rest], {}))
+
+    def judged(self, function: Any, value: Any, name: str, result: Any) -> Any:
+        """What C makes of the result of a special method: it refuses what is of the wrong type."""
+        if type(result) in (torch.SymInt, torch.SymFloat, torch.SymBool, AbstractTensor):
+            result = specialised(result)
+        stand_in = type(type(value).__name__, (), {name: lambda self: result})
+        return self.native(function, stand_in())
+
     def unary(self, symbol: str, value: Any) -> Any:
         function, name = UNARY[symbol]
         if type(value) is AbstractTensor:
-            return self.operate(function, (value,), {})
+            method = self.special_of_subclass(value, name)
+            return self.operate(function, (value,), {}) if method is None else self.call(method, [], {})
         if self.is_python_method(value, name):
             self.world.guard_type(value)
             return self.call(self.special(value, name), [], {})
@@ -406,9 +482,8 @@ class Operators(TracerState):
         if type(value) is InstanceDict:
             return self.call(InstanceDictMethod(value, "__len__"), [], {})
         if self.is_python_method(value, "__len__"):
-            self.world.guard_type(value)
             result = self.call(self.special(value, "__len__"), [], {})
-            return self.native(operator.index, result)
+            return result if type(result) is torch.SymInt else self.judged(len, value, "__len__", result)
         if isinstance(value, C_CONTAINERS):
             self.world.read_length(value)
             return self.native(len, value)
@@ -418,8 +493,11 @@ class Operators(TracerState):
     def get_item(self, container: Any, key: Any) -> Any:
         if type(container) is AbstractTensor:
             self.world.read_deep(key)
+            method = self.special_of_subclass(container, "__getitem__")
+            if method is not None:
+                return self.call(method, [key], {})
             return self.operate(operator.getitem, (container, key), {})
-        if is_type_form(container) and is_constant(key):
+        if is_type_form(container) and describes_type(key):
             return self.native(operator.getitem, container, key)
         if self.is_python_method(container, "__getitem__"):
             self.world.guard_type(container)
@@ -469,7 +547,7 @@ class Operators(TracerState):
         if type(key) is AbstractTensor:
             raise Break("tensor_to_python", "a tensor as a list index")
         if self.is_python_method(key, "__index__"):
-            return self.call(self.special(key, "__index__"), [], {})
+            return self.answered(operator.index, key, "__index__")
         return key
 
     def _sequence_item(self, container: Any, key: Any) -> Any:
@@ -483,22 +561,25 @@ class Operators(TracerState):
     def _dict_item(self, container: dict[Any, Any], key: Any) -> Any:
         key = self.check_hashable(key)
         self.world.read_key(container, key)
-        try:
-            return dict.__getitem__(container, key)
-        except (KeyError, TypeError):
-            pass
+        found = self.native(dict.get, container, key, ABSENT)  # which asks no `__missing__`
+        if found is not ABSENT:
+            return found
         if isinstance(container, collections.defaultdict) and container.default_factory is not None:
             value = self.call(container.default_factory, [], {})
             dict.__setitem__(container, key, value)
             return value
         if self.is_python_method(container, "__missing__"):
             return self.call(self.special(container, "__missing__"), [key], {})
-        return self.native(dict.__getitem__, container, key)
+        raise UserException(KeyError(key))
 
     def set_item(self, container: Any, key: Any, value: Any) -> None:
         if type(container) is AbstractTensor:
             self.world.read_deep(key)
-            self.operate(operator.setitem, (container, key, value), {})
+            method = self.special_of_subclass(container, "__setitem__")
+            if method is not None:
+                self.call(method, [key, value], {})
+            else:
+                self.operate(operator.setitem, (container, key, value), {})
             return
         if self.is_python_method(container, "__setitem__"):
             self.world.guard_type(container)
@@ -558,6 +639,8 @@ class Operators(TracerState):
             return bool(self.truth(self.operate(torch.Tensor.__contains__, (container, item), {})))
         if self.is_python_method(container, "__contains__"):
             self.world.guard_type(container)
+            if lookup_special(type(container), "__contains__") is BLOCKED:
+                raise UserException(TypeError(f"'{type(container).__name__}' object is not a container"))
             return bool(self.truth(self.call(self.special(container, "__contains__"), [item], {})))
         return self.contains_of_c(container, item)
 
@@ -602,10 +685,22 @@ class Operators(TracerState):
             parts = tuple(self.check_hashable(part) for part in value)
             return value if all(new is old for new, old in zip(parts, value, strict=True)) else parts
         method = lookup_special(type(value), "__hash__")
+        if method is BLOCKED:
+            raise UserException(TypeError(f"unhashable type: '{type(value).__name__}'"))
         if method is object.__hash__ or not isinstance(method, types.FunctionType):
             return value
         if not self.world.is_outside(value) and not self.overlay_of(value):
-            return value  # the trace's own object: its attributes are where its methods look
+            # The trace's own object: its attributes are where its methods look. C code calls the method, as often as
+            # it likes: it may do nothing but compute.
+            if id(value) not in self.hashed:
+                before = Changes(self, value)
+                self.call(self.special(value, "__hash__"), [], {})
+                changed = before.changed(self)
+                if changed:
+                    raise Break("c_reads_object", f"hashing a {type(value).__name__}, which {changed}")
+                self.hashed.add(id(value))
+                self.world.kept.append(value)
+            return value
         if isinstance(value, torch.nn.Module):
             return value
         raise Break("c_reads_object", f"hashing a {type(value).__name__}")
@@ -640,7 +735,7 @@ class Operators(TracerState):
 
     def to_string(self, value: Any, name: str) -> str:
         """`str(value)` or `repr(value)`."""
-        value = specialised(value)
+        value = self.as_dict(specialised(value))
         if type(value) is AbstractTensor:
             raise Break("tensor_to_python", "printing a tensor")
         method = name
@@ -676,7 +771,7 @@ class Operators(TracerState):
             if isinstance(value, dict):
                 parts = [
                     f"{self.to_string(key, '__repr__')}: {self.to_string(held, '__repr__')}"
-                    for key, held in dict.items(value)
+                    for key, held in entries(value)
                 ]
             else:
                 parts = [self.to_string(part, "__repr__") for part in self.listed_of_c(value)]

@@ -13,12 +13,14 @@ from typing import Any
 
 import torch
 
-from stator.capture.control import Break, UserException
+from stator.capture.control import Break, Restart, UserException
+from stator.capture.graph import GraphBuilder
 from stator.capture.instance_dicts import InstanceDict
-from stator.capture.operators import lookup_special
-from stator.capture.state import TracerState
+from stator.capture.operators import ABSENT, lookup_attribute, lookup_special
+from stator.capture.overrides import UNHANDLED, Overrides, has_dispatch, modes_set_aside
 from stator.tensors import engine, twins
 from stator.tensors.abstract import AbstractTensor
+from stator.values import arrays
 from stator.values.constants import guard_kind, is_constant
 
 DATA_DEPENDENT = frozenset(
@@ -41,24 +43,59 @@ RECORDED_WITHOUT_RESULT = frozenset({"setitem", "_assert_async", "_assert_tensor
 NUMBER_TYPES: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
 
+TENSOR_TYPE: Any = type(torch.FloatTensor)
+
+
 def holds_tensor(value: Any) -> bool:
     return any(type(leaf) is AbstractTensor for leaf in engine.leaves_of(value))
 
 
-class Recording(TracerState):
+def _begins_gradients(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[AbstractTensor]
+) -> bool:
+    """Whether an operation makes a leaf that requires gradients: its gradient is asked for outside of the graph."""
+    if function is torch.Tensor.requires_grad_:
+        return not inputs[0].requires_grad and True in (*args[1:], kwargs.get("requires_grad", len(args) == 1))
+    return kwargs.get("requires_grad") is True and torch.is_grad_enabled()
+
+
+class Recording(Overrides):
     """The recording part of the tracer."""
 
     # Operations
 
     def operate(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if torch._C._len_torch_function_stack():  # called by code that runs natively, under a mode of its own
+            with modes_set_aside():
+                return self.operate(function, args, kwargs)
         for argument in (*args, *kwargs.values()):
             if isinstance(argument, (list, tuple, dict)):
                 self.world.read_deep(argument)
         leaves = engine.leaves_of((args, kwargs))
+        if self.function_modes or any(map(self.has_torch_function, leaves)):
+            result = self.override(function, args, kwargs, leaves)
+            if result is not UNHANDLED:
+                return result
+        return self._record(function, args, kwargs, leaves)
+
+    def record(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operation that the interpreter adds of itself: nobody overrides it."""
+        return self._record(function, args, kwargs, engine.leaves_of((args, kwargs)))
+
+    def _record(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> Any:
         inputs = [leaf for leaf in leaves if type(leaf) is AbstractTensor]
         for tensor in inputs:
-            if self.has_torch_function(tensor):
+            if tensor.kind is not torch.Tensor and has_dispatch(tensor.kind):
                 raise Break("tensor_subclass", tensor.kind.__name__)
+            if tensor.layout is not torch.strided:
+                raise Break("operator_without_shape_rule", f"a tensor of layout {tensor.layout}")
+            self.graph.guard_tensor(tensor)  # as it is now: the operation may change its sizes
+        if type(self.graph) is GraphBuilder and _begins_gradients(function, args, kwargs, inputs):
+            raise Break("new_leaf", getattr(function, "__name__", ""))
+        if inputs and kwargs.get("out") is not None:
+            return self._record_into(function, args, kwargs)
+        if self.inference_over:
+            raise Restart(self.inference_made, Break("inference_mode", "operations follow its end"))
         if self.numbers:
             args, kwargs = self._settle_numbers(function, args, kwargs, inputs)
         result = self._compute(function, args, kwargs)
@@ -77,6 +114,19 @@ class Recording(TracerState):
         if self.numbers and inputs and all(id(tensor) in self.numbers for tensor in inputs):
             self.numbers.update((id(tensor), tensor) for tensor in outputs)
         return result
+
+    def _record_into(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`out=`: the result is copied there. What would be resized or cast is left to torch."""
+        target = kwargs["out"]
+        rest = {name: value for name, value in kwargs.items() if name != "out"}
+        expected = self._compute(function, args, rest)
+        same = type(target) is AbstractTensor and type(expected) is AbstractTensor
+        if not same or (target.shape, target.dtype, target.device) != (expected.shape, expected.dtype, expected.device):
+            raise Break(
+                "operator_without_shape_rule", f"{getattr(function, '__name__', '')} into a tensor of another kind"
+            )
+        self.record(torch.Tensor.copy_, (target, self.record(function, args, rest)), {})
+        return target
 
     def _settle_numbers(
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[AbstractTensor]
@@ -131,23 +181,15 @@ class Recording(TracerState):
             for key, part in value.items():
                 self._attach_parts(node, part, (*path, key), inputs)
 
-    def has_torch_function(self, value: Any) -> bool:
-        """Whether an operand takes torch functions over (plain tensors and parameters do not)."""
-        if type(value) is AbstractTensor:
-            kind = value.kind
-            if kind is torch.Tensor or kind is torch.nn.Parameter or kind is torch.nn.Buffer:
-                return False
-            method = lookup_special(kind, "__torch_function__")
-            plain = torch._C._disabled_torch_function_impl
-            if isinstance(method, classmethod):
-                method = method.__func__
-            base = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
-            return method is not base and method is not plain
-        return hasattr(type(value), "__torch_function__") and not isinstance(value, torch.Tensor)
-
     # Attributes
 
     def tensor_attr(self, tensor: AbstractTensor, name: str) -> Any:
+        if self.function_modes or tensor.kind is not torch.Tensor:
+            result = self.override_attribute(tensor, name, "__get__")
+            if result is not UNHANDLED:
+                return result
+        if tensor.layout is torch.jagged:
+            raise Break("tensor_attribute", f"{name} of a nested tensor")
         fact = FACTS.get(name)
         if fact is not None:
             self.graph.guard_tensor(tensor)
@@ -163,13 +205,14 @@ class Recording(TracerState):
         own = self._own_attribute(tensor, name)
         if own is not NotImplemented:
             return own
-        attribute = lookup_special(tensor.kind, name)
-        if attribute is None:
+        attribute = lookup_attribute(tensor.kind, name)
+        if attribute is ABSENT:
             if name in ("__torch_function__", "_is_param"):
                 return self.native(getattr, tensor.kind, name)
             text = f"'{tensor.kind.__name__}' object has no attribute '{name}'"
             raise UserException(AttributeError(text))
         holder = type(attribute)
+        self._guard_lookup(tensor.kind, name, attribute)
         if holder is types.FunctionType or holder in (types.MethodDescriptorType, types.WrapperDescriptorType):
             return types.MethodType(attribute, tensor)
         if holder is property and attribute.fget is not None and attribute.fget.__module__ not in ("torch._tensor",):
@@ -196,7 +239,7 @@ class Recording(TracerState):
             names = object.__getattribute__(real, "__dict__") if hasattr(real, "__dict__") else {}
             if name in names and tensor.source is not None:
                 return self.world.load(names[name], tensor.source.child("ATTR", name))
-            if tensor.source is not None and lookup_special(tensor.kind, name) is None:
+            if tensor.source is not None and lookup_attribute(tensor.kind, name) is ABSENT:
                 tensor.source.guard("LACKS_ATTR", name, self.location())
         return NotImplemented
 
@@ -219,7 +262,8 @@ class Recording(TracerState):
             raise Break("tensor_attribute", "grad of a tensor that is not a leaf")
         self.graph.guard_tensor(tensor)
         source = tensor.source.child("GRAD")
-        value = tensor.real.grad
+        with torch._C.DisableTorchFunctionSubclass():
+            value = tensor.real.grad
         if value is None:
             source.guard("IS", None, self.location())
             return None
@@ -241,6 +285,8 @@ class Recording(TracerState):
         return value
 
     def store_tensor_attr(self, tensor: AbstractTensor, name: str, value: Any) -> None:
+        if self.override_attribute(tensor, name, "__set__", value) is not UNHANDLED:
+            return
         attribute = lookup_special(tensor.kind, name)
         if name == "requires_grad":
             self.operate(torch.Tensor.requires_grad_, (tensor, value), {})
@@ -266,7 +312,16 @@ class Recording(TracerState):
     # What reaches abstract tensors from outside the interpreter
 
     def attribute(self, tensor: AbstractTensor, name: str) -> Any:
-        return self._outward(self.tensor_attr, tensor, name)
+        with modes_set_aside():
+            found = self._outward(self.tensor_attr, tensor, name)
+        if type(found) is types.MethodType and found.__self__ is tensor:
+            # C code of the method could not be called with what is no tensor.
+            return lambda *args, **kwargs: self._call_outward(found, args, kwargs)
+        return found
+
+    def _call_outward(self, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with modes_set_aside():
+            return self._outward(self.call, method, list(args), kwargs)
 
     def _outward(self, function: Any, *args: Any) -> Any:
         try:
@@ -284,14 +339,22 @@ class Recording(TracerState):
         if type(value) in NUMBER_TYPES:
             return NUMBER_TYPES[type(value)]
         self.world.guard_type(value)
+        if type(value) is arrays.array_kind():
+            return type(self._example_array(value))
         return dict if type(value) is InstanceDict else type(value)
 
     def is_instance(self, value: Any, kinds: Any) -> bool:
         if type(value) is AbstractTensor:
             self.graph.guard_tensor(value)
+            if isinstance(kinds, tuple):
+                return any(self.is_instance(value, kind) for kind in kinds)
+            if type(kinds) is TENSOR_TYPE:
+                return kinds.dtype is value.dtype and kinds.is_cuda == (value.device.type == "cuda")
             return bool(self.native(isinstance, value, kinds))
         if type(value) is InstanceDict:
             return bool(self.native(isinstance, {}, kinds))
+        if type(value) is arrays.array_kind():
+            return bool(self.native(isinstance, self._example_array(value), kinds))
         if type(value) in NUMBER_TYPES:
             kind = NUMBER_TYPES[type(value)]
             return bool(self.native(isinstance, kind(), kinds) or self.native(isinstance, value, kinds))
@@ -305,6 +368,13 @@ class Recording(TracerState):
         ):
             return bool(self.truth(self.call(check, [kinds, value], {})))
         return bool(self.native(isinstance, value, kinds))
+
+    @staticmethod
+    def _example_array(value: Any) -> Any:
+        """An array of the same class, without elements."""
+        if not len(value.tensor.shape):
+            raise Break("numpy_operation", "the class of an array without dimensions")
+        return arrays.numpy.empty(0)
 
     # Sorting, with the program's own comparisons
 

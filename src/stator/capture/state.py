@@ -12,6 +12,7 @@ State: one trace, one thread; nothing is shared.
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -19,10 +20,10 @@ from typing import Any
 from stator.capture.ahead import Ahead
 from stator.capture.control import Break, Restart, TraceControl, UserException
 from stator.capture.frame import UNBOUND, Frame
-from stator.capture.generalising import Generaliser, History
+from stator.capture.generalising import Generaliser
 from stator.capture.graph import GraphBuilder, stack_line
 from stator.events import Location, is_own, is_users
-from stator.sizes import SizeContext
+from stator.sizes import DynamicHistory, SizeContext
 from stator.values.constants import guard_kind
 from stator.values.source import SourceTree
 from stator.values.world import World
@@ -30,6 +31,8 @@ from stator.values.world import World
 
 class TracerState:
     """The data of one trace."""
+
+    finished = True  # once it was released
 
     def __init__(self, tree: SourceTree) -> None:
         self.tree = tree
@@ -49,7 +52,13 @@ class TracerState:
         self.arrived: BaseException | None = None
         self.error_on_break: bool | None = None  # what `error_on_graph_break` says here, if anything
         self.raised_at: dict[int, int] = {}  # id of an exception -> the step that first raised it
+        # id of an exception -> the instructions it passed, innermost first
+        self.passed: dict[int, list[tuple[types.CodeType, int, dict[str, Any]]]] = {}
+        # id of a stand-in for a traceback -> it, its exception, the places
+        self.tracebacks: dict[int, tuple[types.TracebackType, BaseException, list[Any]]] = {}
         self.raised_step = 0  # where the exception that is under way was first raised
+        self.index_walks: dict[int, Any] = {}  # id of our iterator over `__getitem__` -> it, its object, the index
+        self.hashed: set[int] = set()  # own objects whose `__hash__` is known to only compute
         self.own_functions: dict[int, Any] = {}
         self.generators: dict[int, Any] = {}  # id of a generator object of ours -> its driver
         self.loaded_globals: dict[tuple[int, str], Any] = {}
@@ -57,11 +66,19 @@ class TracerState:
         self.ahead: dict[int, Ahead] = {}  # id of a live iterator -> what it gives next
         self.numbers: dict[int, Any] = {}  # tensors that stand for Python numbers, by id: they decide no dtype
         self.born: dict[int, int] = {}  # id of an object C code made -> the step that did
-        self.boundary = 0  # how many C functions are between the root and the current frame
+        self.broke_in_c = False  # whether C code was in the middle of something when the trace was left
         self.modes_read: set[str] = set()
         self.proxied: dict[int, Any] = {}  # id of a callable made for C code -> the program's own
         self.code_of_root: types.CodeType | None = None
         self.finished = False
+        # The torch function modes of the program, the innermost last, and those it came with.
+        self.function_modes: list[Any] = []
+        self.outer_modes: tuple[Any, ...] = ()
+        # Inference mode: what holds it in the trace, the step that made that, and whether operations ran under it.
+        self.inference: Any = None
+        self.inference_made = 0
+        self.inference_over = False
+        self.nesting = 0  # autocast contexts entered, less those left
         self.generaliser: Generaliser | None = None
 
     # Where we are
@@ -78,12 +95,13 @@ class TracerState:
         """The user's frames as text, outermost first."""
         return "".join(stack_line(frame.code, frame.line()) for frame in self.frames)
 
-    def generalise_by(self, history: History) -> None:
+    def generalise_by(self, history: DynamicHistory) -> None:
         """Let sizes and numbers that vary be symbolic in this trace."""
         context = SizeContext(self.location)
         self.graph.sizes = context
         self.generaliser = Generaliser(history, self.graph, context)
         self.world.generalise = self.generaliser.number
+        self.world.would_vary = self.generaliser.would_vary
         self.world.generalise_tensor = self.generaliser.tensor
 
     def indirect(self) -> None:
@@ -96,6 +114,18 @@ class TracerState:
         if step is not None:
             raise Restart(step, Break("traceback_needed", type(error).__name__))
 
+    def traceback_of(self, error: BaseException) -> types.TracebackType | None:
+        """The traceback of an exception that is being handled, to be handed on but not looked into.
+
+        For an exception of the trace it is a stand-in: the places it passed are known, its frames never ran.
+        """
+        places = self.passed.get(id(error))
+        if places is None:
+            return error.__traceback__
+        stand_in = types.TracebackType(None, sys._getframe(), 0, 1)
+        self.tracebacks[id(stand_in)] = (stand_in, error, list(places))
+        return stand_in
+
     # Running natively
 
     def native(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -103,6 +133,8 @@ class TracerState:
         try:
             made = function(*args, **kwargs)
             self.born[id(made)] = self.frames[-1].step
+            if type(made) is tuple:
+                self.born.update((id(part), self.frames[-1].step) for part in made)
             return made
         except TraceControl:
             raise
@@ -227,7 +259,19 @@ class TracerState:
     def type_of(self, value: Any) -> type:
         raise NotImplementedError
 
+    def _guard_lookup(self, kind: type, name: str, value: Any) -> None:
+        raise NotImplementedError
+
+    def as_kind(self, tensor: Any, cls: type) -> Any:
+        raise NotImplementedError
+
+    def _interpret(self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
     def operate(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    def array_attr(self, array: Any, name: str) -> Any:
         raise NotImplementedError
 
     def tensor_attr(self, tensor: Any, name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -52,4 +53,6 @@ def fold(
     if function is None:
         raise Break("graph_argument", f"a symbolic number made by {kind}")
     parts = [fold(algebra, part, leaf, call, in_graph) if isinstance(part, Expr) else part for part in expr.args]
+    if function in IN_GRAPH.values():  # these take two
+        return functools.reduce(lambda left, right: call(function, left, right), parts)
     return call(function, *parts)

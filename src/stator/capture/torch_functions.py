@@ -15,8 +15,6 @@ from typing import Any
 
 import torch
 
-from stator.values.constants import is_free
-
 
 class Role(enum.Enum):
     """What becomes of a call."""
@@ -61,9 +59,6 @@ STATEFUL = frozenset(
 )  # fmt: skip
 NO_EFFECT = frozenset({"_log_api_usage_once", "_log_api_usage_metadata", "_jit_set_profiling_mode"})
 
-LASTING = (
-    types.MethodDescriptorType, types.WrapperDescriptorType, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
-)  # fmt: skip
 _roles: dict[int, tuple[Any, Role]] = {}
 
 
@@ -73,19 +68,9 @@ def role_of(function: Any) -> Role:
     if row is not None and row[0] is function:
         return row[1]
     role = _decide(function)
-    if _lasts(function):
+    if len(_roles) < 100_000:
         _roles[id(function)] = (function, role)
     return role
-
-
-def _lasts(function: Any) -> bool:
-    """Whether a callable lives as long as torch does: others are not remembered, which would keep them alive."""
-    kind = type(function)
-    if kind is types.BuiltinFunctionType:
-        return is_free(function)
-    if kind is types.FunctionType:
-        return function.__module__ in PYTHON_MODULES
-    return isinstance(function, LASTING)
 
 
 def _decide(function: Any) -> Role:
@@ -109,7 +94,7 @@ def _decide(function: Any) -> Role:
         )
     if kind is types.FunctionType:
         module = function.__module__
-        if module not in PYTHON_MODULES or function.__name__ in INTERPRETED:
+        if module not in PYTHON_MODULES or function.__name__ in INTERPRETED or "<locals>" in function.__qualname__:
             return Role.OTHER
         return Role.OTHER if f"{module}:{function.__qualname__}" in NOT_OPERATIONS else Role.OPERATION
     if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):

@@ -45,11 +45,12 @@ class Modes(NamedTuple):
     grad: bool
     autocast: tuple[tuple[str, bool, torch.dtype], ...]
     cache: bool
+    nesting: int = 0  # how many autocast contexts more the program is in than it began with
 
     @staticmethod
-    def now() -> Modes:
+    def now(nesting: int = 0) -> Modes:
         rows = [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in DEVICES]
-        return Modes(torch.is_grad_enabled(), tuple(rows), torch.is_autocast_cache_enabled())
+        return Modes(torch.is_grad_enabled(), tuple(rows), torch.is_autocast_cache_enabled(), nesting)
 
     def install(self) -> None:
         """Make these the modes of this thread."""
@@ -60,6 +61,8 @@ class Modes(NamedTuple):
             if torch.get_autocast_dtype(device) != dtype:
                 torch.set_autocast_dtype(device, dtype)
         torch.set_autocast_cache_enabled(self.cache)
+        for _ in range(abs(self.nesting)):
+            (torch.autocast_increment_nesting if self.nesting > 0 else torch.autocast_decrement_nesting)()
 
 
 @dataclass(slots=True)
@@ -129,6 +132,7 @@ def trace_function(
     function: types.FunctionType,
     values: tuple[Any, ...],
     modes: ModesExpectation,
+    function_modes: tuple[Any, ...],
     prepare: Callable[[Tracer], None] | None = None,
     known: Mapping[int, Break] = MappingProxyType({}),
 ) -> Trace:
@@ -140,51 +144,59 @@ def trace_function(
         tracer.tree.state().guard("MODES", modes)
         return tracer
 
-    return trace(start, lambda tracer: [function_frame(tracer, function, values)], prepare, known)
+    return trace(start, lambda tracer: [function_frame(tracer, function, values)], function_modes, prepare, known)
 
 
 def trace(
     start: Callable[[], Tracer],
     make_frames: Callable[[Tracer], list[Frame]],
+    modes: tuple[Any, ...],
     prepare: Callable[[Tracer], None] | None = None,
     known: Mapping[int, Break] = MappingProxyType({}),
 ) -> Trace:
     """Run prepared frames (outermost first) to their end, again as often as the trace learns where it must break.
 
-    `known`: steps where an earlier trace of the same call found that it must.
+    `modes`: the torch function modes of the program, which are set aside. `known`: steps where an earlier trace of the
+    same call found that it must.
     """
     break_at: dict[int, Break] = dict(known)
+    raising: SourceTree | None = None  # what led to an exception
     while True:
         tracer = start()
+        tracer.enter_modes(modes)
         tracer.break_at = break_at
         if prepare is not None:
             prepare(tracer)
-        frames = make_frames(tracer)
-        try:
-            result = _trace_once(tracer, frames)
-        except Restart as restart:
-            break_at = {**break_at, restart.step: restart.broke}
-            continue
-        except RecursionError:
-            break_at = {**break_at, tracer.frames[0].step: Break("recursion_limit")}
-            continue
-        if result.ending is Ending.RAISED and result.value is tracer.arrived:
+        result = _trace_once(tracer, make_frames(tracer))
+        found = result if isinstance(result, Restart) else _better_break(result, break_at)
+        if found is None:
+            assert isinstance(result, Trace)
+            if raising is not None and result.broke is not None and result.broke.reason == "program_raises":
+                # A call that would not raise is not this entry's: what follows is compiled with the operation.
+                tracer.tree.adopt(raising)
             return result
-        if result.ending is Ending.RAISED:
-            # The original code raises it again, from the operation that did: traceback and handlers are then real.
-            detail = type(result.value).__name__
-            break_at = {**break_at, tracer.raised_step: Break("program_raises", detail)}
-            continue
-        if result.ending is Ending.SKIPPED and len(tracer.frames) > 1:
-            break_at = {**break_at, tracer.frames[-2].step: Break("skipped_frame", tracer.frames[-1].code.co_qualname)}
-            continue
-        if result.broke is None:
-            return result
-        cut = first_indirect(tracer)
-        if cut is None:
-            return result
-        # Half of an instruction of an outer frame has run, and its effects with it: trace again, and break before it.
-        break_at = {**break_at, tracer.frames[cut].step: result.broke}
+        break_at = {**break_at, found.step: found.broke}
+        raising = tracer.tree if found.broke.reason == "program_raises" else raising
+        tracer.release()
+
+
+def _better_break(result: Trace, break_at: Mapping[int, Break]) -> Restart | None:
+    """Where the trace should have broken off instead, if anywhere."""
+    tracer = result.tracer
+    if result.ending is Ending.RAISED:
+        if result.value is tracer.arrived:
+            return None
+        # The original code raises it again, from the operation that did: traceback and handlers are then real.
+        return Restart(tracer.raised_step, Break("program_raises", type(result.value).__name__))
+    if result.ending is Ending.SKIPPED and len(tracer.frames) > 1:
+        return Restart(tracer.frames[-2].step, Break("skipped_frame", tracer.frames[-1].code.co_qualname))
+    if result.broke is None:
+        return None
+    cut = first_indirect(tracer)
+    if cut is None and tracer.broke_in_c and tracer.frames[-1].step not in break_at:
+        cut = -1  # C code was in the middle of it: an iterator may have moved
+    # Half of an instruction has run, and its effects with it: trace again, and break before it.
+    return None if cut is None else Restart(tracer.frames[cut].step, result.broke)
 
 
 def first_indirect(tracer: Tracer) -> int | None:
@@ -195,20 +207,24 @@ def first_indirect(tracer: Tracer) -> int | None:
     return None
 
 
-def _trace_once(tracer: Tracer, frames: list[Frame]) -> Trace:
+def _trace_once(tracer: Tracer, frames: list[Frame]) -> Trace | Restart:
     before = Modes.now()
     with modes_restored():
         try:
             value = tracer.run_chain(frames)
         except Break as broke:
             tracer.world.distinguish()
-            return Trace(tracer, Ending.BROKE, before, Modes.now(), broke=broke)
+            return Trace(tracer, Ending.BROKE, before, Modes.now(tracer.nesting), broke=broke)
         except SkipFrame:
             return Trace(tracer, Ending.SKIPPED, before, Modes.now())
         except UserException as error:
             return Trace(tracer, Ending.RAISED, before, Modes.now(), value=error.value)
+        except Restart as restart:
+            return restart
+        except RecursionError:
+            return Restart(tracer.frames[0].step, Break("recursion_limit"))
         else:
             tracer.world.distinguish()
-            return Trace(tracer, Ending.RETURNED, before, Modes.now(), value=value)
+            return Trace(tracer, Ending.RETURNED, before, Modes.now(tracer.nesting), value=value)
         finally:
             tracer.finished = True

@@ -75,19 +75,36 @@ class Tracer(Attributes, InstanceDicts, Operators, Iteration, Calls, Recording):
                     raise RuntimeError(f"ran off the end of {frame.code.co_qualname}") from caught_index
                 raise
 
+    def release(self) -> None:
+        """Let go of everything: what the trace knew lives in cycles, and must not keep the program's objects alive."""
+        for frame in (*self.frames, *(row[1] for row in self.generators.values())):
+            frame.locals.clear()
+            frame.stack.clear()
+        self.world.__dict__.clear()
+        self.__dict__.clear()
+
     def _unwind(self, frame: Frame, error: BaseException) -> None:
         """Go to the handler of the current instruction, or leave the frame."""
         if self.handled is not None and error is not self.handled and error.__context__ is None:
             self._chain(error, self.handled)
+        here = frame.instruction
+        if not (here.opname == "RERAISE" or (here.opname == "RAISE_VARARGS" and here.arg == 0)):
+            self.passed.setdefault(id(error), []).append((frame.code, frame.current, frame.globals))
         row = frame.decoded.handler_of[frame.current]
         if row is None:
             self.frames.pop()
             raise UserException(error)
-        del frame.stack[row.depth :]
+        self.cut_stack(frame, row.depth)
         if row.lasti:
             frame.stack.append(LastIndex(frame.current))
         frame.stack.append(error)
         frame.pc = row.target
+
+    def cut_stack(self, frame: Frame, depth: int) -> None:
+        """Drop what an exception leaves behind on the value stack."""
+        del frame.stack[depth:]
+        if self.generators:
+            self.close_dropped()
 
     @staticmethod
     def _chain(error: BaseException, context: BaseException) -> None:
@@ -158,6 +175,9 @@ class Tracer(Attributes, InstanceDicts, Operators, Iteration, Calls, Recording):
         frame.stack.append(value)
 
 
+_handler_lists: dict[int, tuple[Any, list[Any]]] = {}
+
+
 def _missing(tracer: Any, frame: Frame, instruction: Any) -> None:
     raise Break("unsupported_instruction", instruction.opname)
 
@@ -165,9 +185,13 @@ def _missing(tracer: Any, frame: Frame, instruction: Any) -> None:
 def _handlers_of(frame: Frame) -> list[Any]:
     """The handlers of a code object's instructions, looked up once."""
     decoded = frame.decoded
-    if decoded.handlers is None:
-        decoded.handlers = [HANDLERS.get(instruction.opname, _missing) for instruction in decoded.instructions]
-    return decoded.handlers
+    row = _handler_lists.get(id(decoded))
+    if row is None or row[0] is not decoded:
+        handlers = [HANDLERS.get(instruction.opname, _missing) for instruction in decoded.instructions]
+        if len(_handler_lists) > 10_000:
+            _handler_lists.clear()
+        row = _handler_lists[id(decoded)] = (decoded, handlers)
+    return row[1]
 
 
 __all__ = ["TraceControl", "Tracer"]

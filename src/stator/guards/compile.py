@@ -59,7 +59,8 @@ WORTH_REMEMBERING = 4
 GRAD_GETTER = vars(torch._C.TensorBase)["grad"]
 # Fields of a ModesExpectation that the native machine compares as they are.
 PLAIN_MODES = (
-    "grad_enabled", "inference_mode", "torch_function_enabled", "torch_function_modes", "torch_dispatch_modes",
+    "grad_enabled", "inference_mode", "torch_function_enabled", "torch_function_off", "torch_function_modes",
+    "torch_dispatch_modes",
 )  # fmt: skip
 SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
 
@@ -262,7 +263,7 @@ class _Compiler:
                 self._emit_root(group, node)
             return
         stable = node in self.stable
-        source = self.registers[parent]
+        source = self.registers.get(parent, -1)  # none for global state
         flags = HELD if parent in self.held else 0
         step, key = node.step, node.key
         if node in self.integers:
@@ -272,7 +273,7 @@ class _Compiler:
             )  # fmt: skip
             return
         destination = self.registers[node]
-        if step in INTEGER_STEPS:
+        if step in INTEGER_STEPS or step in ("FROM_NUMPY", "FUNCTION_MODE"):
             self._emit(group, False, "FOLLOW", destination=destination, source=source, value=(step, key))
         elif step == "GRAD":
             self._emit(group, False, "GETTER", destination=destination, source=source, value=GRAD_GETTER)

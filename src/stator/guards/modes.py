@@ -21,6 +21,7 @@ from torch.utils._device import DeviceContext
 from stator.values.source import ModesExpectation
 
 FIELDS: tuple[str, ...] = tuple(field.name for field in fields(ModesExpectation))
+CPU = torch.device("cpu")
 
 
 def default_device() -> torch.device:
@@ -28,8 +29,8 @@ def default_device() -> torch.device:
     for position in reversed(range(torch._C._len_torch_function_stack())):
         mode = torch._C._get_function_stack_at(position)
         if type(mode) is DeviceContext:
-            return torch.device(mode.device)
-    return torch.device("cpu")
+            return mode.device
+    return CPU
 
 
 def autocast_rows(device_types: Sequence[str]) -> tuple[tuple[str, bool, Any], ...]:
@@ -61,6 +62,7 @@ def read_modes(device_types: Sequence[str] | None = None) -> ModesExpectation:
         torch_function_modes=torch._C._len_torch_function_stack(),
         torch_dispatch_modes=torch._C._len_torch_dispatch_stack(),
         torch_function_enabled=torch._C._is_torch_function_enabled(),
+        torch_function_off=torch._C._is_torch_function_all_disabled(),
     )
 
 

@@ -340,9 +340,10 @@ def describe_actual(guard: Guard, evaluation: Evaluation) -> str:
 
 
 def _miss(guard: Guard, evaluation: Evaluation) -> Miss:
-    return Miss(
-        str(guard.source), guard.kind, describe_expected(guard), describe_actual(guard, evaluation), guard.location
-    )
+    source = str(guard.source)
+    if guard.kind == "SIZES":
+        source = ", ".join(dict.fromkeys(map(str, guard.expected.sources())))
+    return Miss(source, guard.kind, describe_expected(guard), describe_actual(guard, evaluation), guard.location)
 
 
 def failures(

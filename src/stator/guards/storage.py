@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from stator.guards.constants import DEAD, same_constant
+from stator.values.arrays import is_array, tensor_of
 
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
@@ -201,6 +202,18 @@ def _stride(tensor: torch.Tensor, dimension: int) -> int:
     return _integer(tensor.stride(dimension))
 
 
+def _tensor_of_array(value: Any, _: Any) -> torch.Tensor:
+    if not is_array(value):
+        raise Unreachable("no array that a tensor can stand for")
+    return tensor_of(value)
+
+
+def _function_mode(_: Any, index: int) -> Any:
+    if index >= torch._C._len_torch_function_stack():
+        raise Unreachable(f"no torch function mode {index}")
+    return torch._C._get_function_stack_at(index)
+
+
 # step -> how it is followed.
 FOLLOW: dict[str, Callable[[Any, Any], Any]] = {
     "ATTR": _follow_attr,
@@ -217,6 +230,8 @@ FOLLOW: dict[str, Callable[[Any, Any], Any]] = {
     "STRIDE": _tensor_step(_stride),
     "OFFSET": _tensor_step(lambda tensor, _: _integer(tensor.storage_offset())),
     "GRAD": _tensor_step(lambda tensor, _: _GRAD_GETTER.__get__(tensor)),
+    "FROM_NUMPY": _tensor_of_array,
+    "FUNCTION_MODE": _function_mode,
 }
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from stator import events
+from stator.loops.contract import why_across, why_apart
 from stator.loops.integers import Atom, Size, of_atom, substitute, upper_bound
 from stator.loops.ir import Buffer, Definition, Nest, OpaqueStep, rewrite
 from stator.loops.schedule import split_quotients
@@ -44,7 +45,7 @@ def fuse(steps: Sequence[Definition | OpaqueStep], outputs: Iterable[Buffer], ap
         else:
             fusion.add_opaque(step)
     fusion.decide_kept(needed)
-    return fusion.groups
+    return [group for group in fusion.groups if group is not None]
 
 
 def without_dead(steps: Sequence[Definition | OpaqueStep], needed: set[Buffer]) -> list[Definition | OpaqueStep]:
@@ -68,7 +69,7 @@ def without_dead(steps: Sequence[Definition | OpaqueStep], needed: set[Buffer]) 
 class Fusion:
     def __init__(self, steps: Sequence[Definition | OpaqueStep], apart: bool) -> None:
         self.apart = apart
-        self.groups: list[Fused] = []
+        self.groups: list[Fused | None] = []  # None: what stood here has moved to a later place
         self.writers: dict[Buffer, list[int]] = {}
         self.readers: dict[Buffer, list[int]] = {}
         self.pieces: dict[Buffer, int] = {}  # how many definitions write a buffer: more than one never forward
@@ -108,8 +109,43 @@ class Fusion:
             report(nest, definition, True, "")
             self.groups[place] = joined
             return place
-        self.groups.append(Nest(definition.variables, definition.reduced, [definition], {definition: 0}))
+        moved = None if self.apart else self._delayed(definition, reads, earliest)
+        self.groups.append(moved or Nest(definition.variables, definition.reduced, [definition], {definition: 0}))
         return len(self.groups) - 1
+
+    def _delayed(self, definition: Definition, reads: set[Buffer], earliest: int) -> Nest | None:
+        """A nest of points that makes some of what is read, before the rest of it is ready: where nothing in between
+        depends on it, it runs later, together with the definition."""
+        places = {place for buffer in reads for place in self.writers.get(buffer, ()) if place < earliest}
+        for place in () if definition.reduction else sorted(places, reverse=True):
+            nest = self.groups[place]
+            if not isinstance(nest, Nest) or nest.inner or not self._can_wait(nest, place):
+                continue
+            try:
+                joined = join(nest, definition, self.pieces)
+            except Refused as refusal:
+                report(nest, definition, False, str(refusal))
+                continue
+            report(nest, definition, True, "")
+            self._move(nest, place, len(self.groups))
+            return joined
+        return None
+
+    def _can_wait(self, nest: Nest, place: int) -> bool:
+        """Whether no later step reads or writes what the nest writes, or writes what it reads."""
+        made = {done.buffer for done in nest.definitions}
+        read = {buffer for done in nest.definitions for buffer, _ in done.reads()}
+        later = [self.readers.get(buffer, ()) for buffer in made]
+        later += [self.writers.get(buffer, ()) for buffer in made | read]
+        return all(max(places, default=0) <= place for places in later)
+
+    def _move(self, nest: Nest, place: int, target: int) -> None:
+        self.groups[place] = None
+        touched = {done.buffer for done in nest.definitions}
+        touched |= {buffer for done in nest.definitions for buffer, _ in done.reads()}
+        for places in (self.readers, self.writers):
+            for buffer in touched & places.keys():
+                places[buffer] = [target if entry == place else entry for entry in places[buffer]]
 
     def _candidates(self, reads: set[Buffer], earliest: int) -> list[int]:
         """Nests from `earliest` on: producers of what is read first, then nests that read the same memory."""
@@ -147,6 +183,7 @@ def join(nest: Nest, definition: Definition, pieces: dict[Buffer, int]) -> Nest:
     """The nest with the definition in it; `Refused` says why not."""
     if len(nest.definitions) >= DEFINITIONS_LIMIT:
         raise Refused("the nest is full")
+    refuse_if(why_apart(nest, definition))
     size = sum(done.value.size for done in nest.definitions) + definition.value.size
     if size > SIZE_LIMIT:
         raise Refused("the code would be too large")
@@ -165,8 +202,14 @@ def join(nest: Nest, definition: Definition, pieces: dict[Buffer, int]) -> Nest:
         ):
             raise Refused("it reads a buffer written in pieces")
     joined.stage = stages(joined)
+    refuse_if(why_across(joined))
     _walks_rows(joined)
     return joined
+
+
+def refuse_if(why: str) -> None:
+    if why:
+        raise Refused(why)
 
 
 def mapped(definition: Definition, mapping: Mapping) -> Definition:

@@ -125,6 +125,7 @@ class Reduction:
 
 REDUCTIONS: dict[str, Reduction] = {
     "sum": Reduction("add", ARITHMETIC),
+    "contraction": Reduction("add", FLOATS, splits=False),  # a sum of products, in any order, each product fused
     "product": Reduction("mul", ARITHMETIC),
     "minimum": Reduction("minimum", ARITHMETIC),
     "maximum": Reduction("maximum", ARITHMETIC),

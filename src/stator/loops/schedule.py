@@ -128,12 +128,23 @@ def _lines(nest: Nest) -> tuple[str, ...]:
     return tuple(dict.fromkeys(line for definition in nest.definitions for line in definition.lines))
 
 
+def _local_names(nest: Nest) -> dict[Definition, str]:
+    """What a row's own results are called: after their buffer, numbered where several are pieces of one."""
+    names: dict[Definition, str] = {}
+    taken: dict[Buffer, int] = {}
+    for definition in nest.definitions:
+        piece = taken[definition.buffer] = taken.get(definition.buffer, 0) + 1
+        names[definition] = definition.buffer.name if piece == 1 else f"{definition.buffer.name}_{piece}"
+    return names
+
+
 class Resolver:
     """Substitutes what the nest computes into the expressions that use it."""
 
     def __init__(self, nest: Nest) -> None:
         self.nest = nest
         self.made = {definition.buffer: definition for definition in nest.definitions}
+        self.locals = _local_names(nest)
         self.scratch: dict[Buffer, tuple[Buffer, Size]] = {}
         self.stages = [Stage() for _ in range(max(nest.stage.values()) + 1)]
         self.again = {buffer: self._needed_later(definition) for buffer, definition in self.made.items()}
@@ -164,7 +175,7 @@ class Resolver:
         if source is None or self.nest.definitions.index(source) >= limit:
             return None
         if source.reduction or self.nest.is_row_level(source):
-            return make("local", buffer.type, (), f"{buffer.name}")
+            return make("local", buffer.type, (), self.locals[source])
         if self.nest.stage[source] < stage:
             if buffer in self.scratch:
                 kept, index = self.scratch[buffer]
@@ -184,18 +195,19 @@ class Resolver:
         value = self.value(definition, number)
         buffer = definition.buffer
         kept = buffer in self.nest.kept
+        name = self.locals[definition]
         if definition.reduction:
-            stage.accumulations.append(Accumulation(buffer.name, definition.reduction, value))
+            stage.accumulations.append(Accumulation(name, definition.reduction, value))
             if kept:
                 if number + 1 == len(self.stages):
                     self.stages.append(Stage())
-                result = make("local", buffer.type, (), buffer.name)
+                result = make("local", buffer.type, (), name)
                 self.stages[number + 1].row_stores.append(Store(buffer, definition.store, result))
             return
         if self.nest.is_row_level(definition):
-            stage.row_values.append((buffer.name, value))
+            stage.row_values.append((name, value))
             if kept:
-                result = make("local", buffer.type, (), buffer.name)
+                result = make("local", buffer.type, (), name)
                 stage.row_stores.append(Store(buffer, definition.store, result))
             return
         if kept:

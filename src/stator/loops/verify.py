@@ -31,7 +31,7 @@ def verify_kernel(kernel: Kernel) -> None:
     for stage in kernel.stages:
         for name, value in stage.row_values:
             check_value(kernel, value, outer, names)
-            names.add(name)
+            add_name(kernel, name, names)
         for store in stage.row_stores:
             check_store(kernel, store.index, store.value, store.buffer.type, outer, names)
         for accumulation in stage.accumulations:
@@ -41,7 +41,14 @@ def verify_kernel(kernel: Kernel) -> None:
                 fail(kernel, f"{accumulation.kind} over {accumulation.value.type}")
         for store in stage.stores:
             check_store(kernel, store.index, store.value, store.buffer.type, outer | inner, names)
-        names.update(accumulation.name for accumulation in stage.accumulations)
+        for accumulation in stage.accumulations:
+            add_name(kernel, accumulation.name, names)
+
+
+def add_name(kernel: Kernel, name: str, names: set[str]) -> None:
+    if name in names:
+        fail(kernel, f"{name} is given twice")
+    names.add(name)
 
 
 def check_store(

@@ -32,12 +32,14 @@ BROADCAST_COST_LIMIT = 8
 class Lowering:
     """One graph being lowered."""
 
-    def __init__(self, symbols: Symbols) -> None:
+    def __init__(self, symbols: Symbols, products: bool = False) -> None:
+        self.products = products  # whether products of matrices become contractions
         self.steps: list[Step] = []
         self.numbers: dict[Buffer, Number] = {}
         self.symbols = symbols
         self.line = ""
         self.current: Any = None  # what the running call should return, as meta tensors
+        self.refusal: tuple[str, Callable[..., Any]] | None = None  # what the running call says of places out of range
         self._count = 0
         self._guarded: set[tuple[Expression, str]] = set()
 
@@ -128,17 +130,25 @@ class Lowering:
         left = [k for k in range(len(sizes)) if k not in reduced]
         return Stored(buffer, tuple(result_sizes[k] for k in left), tuple(strides[k] for k in left), 0, dtype)
 
-    def guard(self, sizes: Sequence[Size], violated: Callable[[tuple[Size, ...]], Expression], message: str) -> None:
-        """A check over every element that raises when the program runs. The same check is made once."""
+    def guard(
+        self,
+        sizes: Sequence[Size],
+        violated: Callable[[tuple[Size, ...]], Expression],
+        message: str,
+        instead: Callable[..., Any] | None = None,
+    ) -> None:
+        """A check over every element that raises when the program runs: what `instead` raises, else `RuntimeError`.
+        The same check is made once."""
+        if self.refusal is not None:
+            message, instead = self.refusal
         count = len(sizes)
         inside = build.apply("not", violated(loop_variables(sizes)))
         if (inside, message) in self._guarded:
             return
         self._guarded.add((inside, message))
         flag = self.reduce("all", sizes, range(count), torch.bool, lambda _: inside, keep=False)
-        self.steps.append(
-            OperatorCall(torch.ops.aten._assert_async.msg, (flag, message), {}, [], self.line, "a check of indices")
-        )
+        check = torch.ops.aten._assert_async.msg
+        self.steps.append(OperatorCall(check, (flag, message), {}, [], self.line, "a check of indices", instead))
 
     def number(self, value: Number) -> Stored:
         """A number where kernels can read it."""

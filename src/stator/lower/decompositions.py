@@ -36,7 +36,7 @@ EXPANDED: frozenset[str] = frozenset(
         "native_layer_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward",
         "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training", "nll_loss_backward",
         "nll_loss_forward", "rad2deg", "rrelu_with_noise_backward", "selu", "sigmoid_backward",
-        "silu", "silu_backward", "sinc", "smooth_l1_loss", "smooth_l1_loss_backward", "soft_margin_loss",
+        "silu", "silu_backward", "sinc", "smooth_l1_loss", "smooth_l1_loss_backward",
         "softplus", "softplus_backward", "softshrink", "special_entr", "special_log_ndtr",
         "special_xlog1py", "tanh_backward", "trace", "xlogy",
         "new_empty", "new_empty_strided", "native_dropout_backward",
@@ -88,10 +88,11 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, operator: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
         result = operator(*arguments, **(keywords or {}))
+        made_on = {"device": torch.device("cpu")} if keywords and keywords.get("device") is not None else {}
         recorded = Recorded(
             operator,
             replaced(arguments, self.reference),
-            replaced(keywords or {}, self.reference),
+            replaced({**(keywords or {}), **made_on}, self.reference),  # the recording is on meta, the program is not
             result,
             replaced(result, self.reference),
         )

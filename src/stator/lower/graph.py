@@ -9,18 +9,21 @@ failure is reported once with reason `lowering_failed`, and raises under `config
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from stator import config, events
+from stator.aot import operators
+from stator.aot.writes import WriteCopies
 from stator.exc import InternalStatorError
 from stator.loops.integers import Size
 from stator.loops.ir import Buffer, loads_of
 from stator.lower import decompositions
 from stator.lower.context import Lowering
+from stator.lower.indexing import REFUSALS
 from stator.lower.symbols import Symbols
 from stator.lower.table import rule_of
 from stator.lower.values import OPAQUE, Lazy, NotLowered, Number, Step, Stored, flatten
@@ -43,17 +46,18 @@ class Lowered:
     refused: list[tuple[str, str, str]] = field(default_factory=list)  # operator, why, line
 
 
-def lower(module: torch.fx.GraphModule, operators_only: bool = False) -> Lowered:
-    """The graph as steps; with `operators_only`, every call is the operator itself."""
-    return GraphLowering(module, operators_only).run()
+def lower(module: torch.fx.GraphModule, operators_only: bool = False, products: bool = False) -> Lowered:
+    """The graph as steps; with `operators_only`, every call is the operator itself; with `products`, those of matrices
+    are contractions."""
+    return GraphLowering(module, operators_only, products).run()
 
 
 class GraphLowering:
-    def __init__(self, module: torch.fx.GraphModule, operators_only: bool) -> None:
+    def __init__(self, module: torch.fx.GraphModule, operators_only: bool, products: bool) -> None:
         self.module = module
         self.operators_only = operators_only
         self.symbols = Symbols()
-        self.lowering = Lowering(self.symbols)
+        self.lowering = Lowering(self.symbols, products)
         self.values: dict[torch.fx.Node, Any] = {}
         self.result = Lowered([], [], self.lowering.steps, [], self.symbols, self.lowering.numbers)
         self.handlers: dict[str, Callable[[torch.fx.Node], None]] = {
@@ -116,6 +120,9 @@ class GraphLowering:
             self.lowering.current = node.meta.get("val")
             self.values[node] = self.lowering.call(target, self.argument(node.args), {}, "runs graphs of its own")
             return
+        if isinstance(target, WriteCopies):
+            self.values[node] = self.write_copies(target.op, node)
+            return
         if not isinstance(target, torch._ops.OpOverload) or target in SIZE_QUESTIONS:
             self.values[node] = self.plain_call(node)
             return
@@ -139,6 +146,37 @@ class GraphLowering:
             kind = float if isinstance(meta, torch.SymFloat) else bool
             return Number(kind, node.target, tuple(self.argument(node.args)))
         raise InternalStatorError(f"a functional graph calls {node.target}", reason="graph_form")
+
+    def write_copies(self, operator: torch._ops.OpOverload, node: torch.fx.Node) -> tuple[Any, ...]:
+        """An operator that writes its arguments, called on copies: its own results, then the copies."""
+        arguments, keywords = self.argument(node.args), self.argument(node.kwargs)
+        row = operators.facts(operator)
+        metas = list(node.meta["val"])
+        fresh = sum(alias is None for alias in row.returns)
+        left = iter(metas[fresh:])
+        copies: list[Any] = []
+
+        def copied(value: Any) -> Any:
+            if isinstance(value, (list, tuple)):
+                return [copied(entry) for entry in value]
+            if not isinstance(value, (Stored, Lazy)):
+                return value
+            meta = next(left)
+            copy = self.call(torch.ops.aten.clone.default, [value], {}, meta, 0)
+            copies.append(self.lowering.store(copy, self.lowering.sizes(meta.stride())))
+            return copies[-1]
+
+        for position in row.written:
+            value = copied(operators.argument(row, position, tuple(arguments), keywords))
+            if value is not None:
+                arguments, keywords = operators.replace_argument(row, position, tuple(arguments), keywords, value)
+        own = iter(metas[:fresh])
+        described = [next(own) if alias is None else None for alias in row.returns]
+        self.lowering.current = described[0] if len(described) == 1 else described
+        results = self.lowering.call(operator, arguments, keywords, "writes its arguments")
+        listed = [results] if len(described) == 1 else results
+        kept = [value for value, alias in zip(listed, row.returns, strict=True) if alias is None]
+        return (*kept, *copies)
 
     def argument(self, value: Any) -> Any:
         if isinstance(value, torch.fx.Node):
@@ -182,7 +220,7 @@ class GraphLowering:
         self.lowering.current = meta
         mark = len(self.lowering.steps)
         try:
-            return rule(self.lowering, *arguments, **keywords), ""
+            return self.laid_out(rule(self.lowering, *arguments, **keywords), meta), ""
         except NotLowered as refusal:
             why = str(refusal)
         except Exception as error:
@@ -190,6 +228,12 @@ class GraphLowering:
             report_failure(str(operator), why, error, self.lowering.line)
         self.discard(mark)
         return None, why
+
+    def laid_out(self, value: Any, meta: Any) -> Any:
+        """A value that is stored later is stored as eager would: under the strides the trace saw."""
+        if isinstance(value, Lazy) and value.layout is None and hasattr(meta, "stride"):
+            value.layout = self.lowering.sizes(meta.stride())
+        return value
 
     def discard(self, mark: int) -> None:
         """Forget unfinished work: steps after the mark whose buffers nothing refers to yet are dead code later on, but
@@ -226,7 +270,12 @@ class GraphLowering:
         except Exception as error:
             return None, f"its decomposition raised {type(error).__name__}: {error}"
         known: dict[int, Any] = {recorder.reference(made).number: value for made, value in values}
-        return self.retyped(self.replay(calls, returned, known, depth), meta), ""
+        outer = self.lowering.refusal
+        self.lowering.refusal = REFUSALS.get(operator.overloadpacket.__name__, outer)
+        try:
+            return self.retyped(self.replay(calls, returned, known, depth), meta), ""
+        finally:
+            self.lowering.refusal = outer
 
     def retyped(self, value: Any, meta: Any) -> Any:
         """Results in the types the trace saw: a decomposition may keep statistics more precisely than the operator."""
@@ -297,9 +346,12 @@ class GraphLowering:
         listed: Any = returned if isinstance(returned, (list, tuple)) else (returned,)
         for entry in listed:
             value = self.argument(entry)
-            if isinstance(value, Lazy):
-                meta = entry.meta["val"]
-                strides = self.lowering.sizes(meta.stride())
+            if isinstance(value, Stored) and value.buffer.role == "temporary" and value.type != OPAQUE:
+                strides = self.lowering.sizes(entry.meta["val"].stride())
+                if not same_layout(value.sizes, value.strides, strides):
+                    value = self.lowering.write(value, strides)
+            elif isinstance(value, Lazy):
+                strides = self.lowering.sizes(entry.meta["val"].stride())
                 if value.stored is None or tuple(value.stored.strides) != strides:
                     value = self.output_of(value, strides)
                 else:
@@ -311,6 +363,13 @@ class GraphLowering:
             value.stored = self.lowering.write(value, strides)
             return value.stored
         return self.lowering.write(value, strides)
+
+
+def same_layout(sizes: Sequence[Size], one: Sequence[Size], other: Sequence[Size]) -> bool:
+    """Whether strides agree where they matter."""
+    if any(size == 0 for size in sizes):
+        return True
+    return all(size == 1 or mine == theirs for size, mine, theirs in zip(sizes, one, other, strict=True))
 
 
 def reads_of(value: Lazy) -> list[tuple[Buffer, Size]]:

@@ -29,8 +29,21 @@ def place(value: Expression, size: Size, wraps: bool) -> Size:
     return ir.fetch(apply("minimum", at, apply("sub", length, ir.constant(1, "i64"))))
 
 
-def check(lowering: Lowering, indices: Value, size: Size, wraps: bool, message: str) -> None:
-    """Note where an index is out of range."""
+def raise_index_error(flag: Any, message: str) -> None:
+    raise IndexError(message)
+
+
+# Decomposed operators that say in their own words what a place out of range is.
+REFUSALS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "nll_loss_forward": ("Target is out of bounds.", raise_index_error),
+    "nll_loss_backward": ("Target is out of bounds.", raise_index_error),
+}
+
+
+def check(
+    lowering: Lowering, indices: Value, size: Size, wraps: bool, message: str, instead: Any = raise_index_error
+) -> None:
+    """Note where an index is out of range: eager's `IndexError`, by default."""
 
     def outside(position: tuple[Size, ...]) -> Expression:
         at = convert(indices.at(position), "i64")
@@ -38,7 +51,7 @@ def check(lowering: Lowering, indices: Value, size: Size, wraps: bool, message: 
         low = apply("neg", length) if wraps else ir.constant(0, "i64")
         return apply("or", apply("lt", at, low), apply("ge", at, length))
 
-    lowering.guard(indices.sizes, outside, message)
+    lowering.guard(indices.sizes, outside, message, instead)
 
 
 # A value nobody stored, at most this costly, is computed at each place read where those are few.
@@ -104,7 +117,7 @@ def gather(lowering: Lowering, value: Value, dim: int, indices: Value, *, sparse
         raise NotLowered("gather without dimensions")
     dim = dimension(source, dim)
     size = source.sizes[dim]
-    check(lowering, indices, size, False, f"index is out of bounds for dimension {dim} with size {size}")
+    check(lowering, indices, size, False, f"index is out of bounds for dimension {dim} with size {size}", None)
 
     def element(position: tuple[Size, ...]) -> Expression:
         at = place(indices.at(position), size, False)

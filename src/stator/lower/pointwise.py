@@ -23,7 +23,7 @@ from stator.loops.build import apply, convert
 from stator.loops.integers import Size
 from stator.loops.ir import ALL, FLOATS, INTEGERS, SMALL_FLOATS, Expression, constant
 from stator.lower.context import Lowering
-from stator.lower.values import OPAQUE, Lazy, NotLowered, Number, Stored, Value, type_name
+from stator.lower.values import DTYPES, OPAQUE, Lazy, NotLowered, Number, Stored, Value, type_name
 
 Formula = Callable[..., Expression]
 
@@ -33,6 +33,7 @@ class Row:
     formula: Formula
     promotion: str = "same"
     types: frozenset[str] = FLOATS | INTEGERS | frozenset({"b1"})  # types the formula computes in
+    in_bfloat16: Formula | None = None  # where ATen's steps are another for bfloat16
 
 
 # Formulas
@@ -59,6 +60,8 @@ def sub(x: Expression, y: Expression, alpha: Expression | None = None) -> Expres
         raise NotLowered("subtraction of booleans")
     if alpha is None or build.is_constant(alpha, 1):
         return apply("sub", x, y)
+    if build.is_constant(alpha, 0.0):
+        return add(x, y, alpha)  # of an integer zero there is no negative one
     return add(x, y, apply("neg", alpha))
 
 
@@ -149,6 +152,14 @@ def power(x: Expression, y: Expression) -> Expression:
     if x.type not in FLOATS:
         raise NotLowered("an integer power")
     return apply("pow", x, y)
+
+
+def power_of_bfloat16(x: Expression, y: Expression) -> Expression:
+    """ATen multiplies bfloat16 values one by one, each product rounded; float16 it computes in `f32`."""
+    if build.is_constant(y, 3) or build.is_constant(y, -2):
+        square = convert(convert(apply("mul", x, x), "bf16"), "f32")
+        return apply("mul", square, x) if y.attribute == 3 else reciprocal(square)
+    return power(x, y)
 
 
 def reciprocal(x: Expression) -> Expression:
@@ -296,7 +307,7 @@ ROWS: dict[str, Row] = {
     "floor_divide": Row(floor_of_quotient),
     "remainder": Row(remainder),
     "fmod": Row(fmod),
-    "pow": Row(power),
+    "pow": Row(power, in_bfloat16=power_of_bfloat16),
     "neg": Row(unary("neg")),
     "abs": Row(absolute),
     "sign": Row(sign),
@@ -359,8 +370,12 @@ ROWS: dict[str, Row] = {
 
 # Formulas whose string arguments choose a variant.
 KEYWORDS = frozenset({"rounding_mode"})
-# Of these ATen reads a scalar operand in the type it computes in; elsewhere a scalar is first rounded to the tensors'.
-UNROUNDED_SCALARS = frozenset({"add", "sub", "rsub", "mul", "div", "true_divide", "addcmul", "addcdiv"})
+# Of these ATen reads a number, or a tensor without dimensions, in the type it computes in; all other operands of
+# another type than the common one are first rounded to that: name -> positions (-1: by name).
+UNROUNDED_SCALARS: dict[str, frozenset[int]] = {
+    "mul": frozenset({0, 1}), "div": frozenset({1}), "true_divide": frozenset({1}), "addcmul": frozenset({-1}),
+    "addcdiv": frozenset({-1}),
+}  # fmt: skip
 
 
 def computing_type(type_: str) -> str:
@@ -403,6 +418,11 @@ def _category(dtype: torch.dtype) -> int:
     return 0 if dtype == torch.bool else 1
 
 
+def is_scalar(value: Any) -> bool:
+    """A number, or a tensor without dimensions."""
+    return not isinstance(value, (Stored, Lazy)) or not value.sizes
+
+
 class Computation:
     """One call of a row: which operands take part, in which type, over which shape."""
 
@@ -425,18 +445,25 @@ class Computation:
         type_ = self._type(arguments, operands)
         if type_ not in self.row.types:
             raise NotLowered(f"{self.name} over {type_}")
+        self.exempt = {
+            position
+            for position in UNROUNDED_SCALARS.get(self.name, ())
+            if position < 0 or (position < len(arguments) and is_scalar(arguments[position]))
+        }
         prepared = [self._operand(value) for value in arguments]
         prepared_named = {name: value if name in KEYWORDS else self._operand(value) for name, value in named.items()}
 
         def element(indices: tuple[Size, ...]) -> Expression:
             def read(position: int, value: Any) -> Any:
-                return self._read(value, indices, self._operand_type(position, type_))
+                small = "" if position in self.exempt or type_ != "f32" else self.small
+                return self._read(value, indices, self._operand_type(position, type_), small)
 
             values = [read(position, value) for position, value in enumerate(prepared)]
             named_values = {
                 name: value if name in KEYWORDS else read(-1, value) for name, value in prepared_named.items()
             }
-            return convert(self.row.formula(*values, **named_values), self.result)
+            formula = self.row.in_bfloat16 if self.small == "bf16" and self.row.in_bfloat16 else self.row.formula
+            return convert(formula(*values, **named_values), self.result)
 
         lazy = self.lowering.lazy(self.sizes, self.dtype, element)
         lazy.layout = self.layout
@@ -447,8 +474,10 @@ class Computation:
         if any(isinstance(value, (Stored, Lazy)) and value.type == OPAQUE for value in given):
             raise NotLowered("operands of a type the loop language lacks")
         promotion = self.row.promotion
+        common = type_name(promote(given)) if promotion == "compare" else self.result
+        self.small = common if common in SMALL_FLOATS else ""
         if promotion == "compare":
-            return computing_type(type_name(promote(given)))
+            return computing_type(common)
         if promotion in ("where", "masked_fill"):
             return self.result
         return computing_type(self.result)
@@ -469,11 +498,13 @@ class Computation:
             return value
         raise NotLowered(f"an argument of type {type(value).__name__}")
 
-    def _read(self, value: Any, indices: tuple[Size, ...], type_: str) -> Expression | None:
+    def _read(self, value: Any, indices: tuple[Size, ...], type_: str, small: str) -> Expression | None:
+        """An operand in the type computed in, rounded to the half type `small` before."""
         if value is None:
             return None
         if isinstance(value, (Stored, Lazy)):
-            return convert(value.at(indices), type_)
+            element = value.at(indices)
+            return convert(convert(element, small) if small else element, type_)
         if hasattr(value, "terms"):
             return convert(build.index_expression(value), type_)
         if isinstance(value, Number):
@@ -481,13 +512,11 @@ class Computation:
             if type_ in INTEGERS or (type_ == "b1" and value.type is float):
                 raise NotLowered("a float where integers are computed")
             number = value.memory.at(())
-            if self.result in SMALL_FLOATS and type_ == "f32" and self.name not in UNROUNDED_SCALARS:
-                number = convert(number, self.result)
-            return convert(number, type_)
+            return convert(convert(number, small) if small else number, type_)
         if isinstance(value, float) and (type_ in INTEGERS or type_ == "b1"):
             raise NotLowered("a float where integers are computed")
-        if self.result in SMALL_FLOATS and type_ == "f32" and self.name not in UNROUNDED_SCALARS:
-            return convert(build.number(value, self.result), "f32")
+        if small:
+            value = torch.tensor(value, dtype=DTYPES[small]).item()
         return build.number(value, type_)
 
 

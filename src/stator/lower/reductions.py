@@ -105,8 +105,8 @@ def extreme(kind: str) -> Callable[..., Any]:
     """amax, amin, and max, min over all dimensions."""
 
     def lower(lowering: Lowering, value: Value, dims: Any = None, keep: bool = False) -> Value:
-        if any(size == 0 for size in value.sizes):
-            raise NotLowered("the extreme of an empty tensor")
+        if any(value.sizes[k] == 0 for k in dimensions(value, dims)):
+            raise NotLowered("the extreme of nothing")
         type_ = computing_type(value.type)
         if type_ == "b1":
             return reduce_as(lowering, {"maximum": "any", "minimum": "all"}[kind], value, dims, keep, "b1")

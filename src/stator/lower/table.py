@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stator.lower import creation, indexing, pointwise, reductions, views
+from stator.lower import creation, indexing, pointwise, products, reductions, views
 
 RULES: dict[str, Callable[..., Any]] = {}
-for _rows in (pointwise.RULES, views.RULES, reductions.RULES, creation.RULES, indexing.RULES):
+for _rows in (pointwise.RULES, views.RULES, reductions.RULES, creation.RULES, indexing.RULES, products.RULES):
     if RULES.keys() & _rows.keys():
         raise ValueError(f"two rules for {sorted(RULES.keys() & _rows.keys())}")
     RULES.update(_rows)

@@ -10,7 +10,7 @@ ATen take them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,7 +105,8 @@ class Number:
 @dataclass(eq=False, slots=True)
 class OperatorCall:
     """One call of an ATen operator. Arguments hold `Stored` values, sizes and constants; `results` are new buffers
-    (None for a result that is no tensor, a list for a list of tensors)."""
+    (None for a result that is no tensor, a list for a list of tensors). Where the call fails, `instead` is called with
+    the same arguments, to raise what the user should see."""
 
     operator: torch._ops.OpOverload | torch._ops.HigherOrderOperator  # of the latter, a tuple of results
     arguments: tuple[Any, ...]
@@ -113,6 +114,7 @@ class OperatorCall:
     results: list[Any]
     line: str = ""
     reason: str = ""
+    instead: Callable[..., Any] | None = None
 
     def reads(self) -> list[Buffer]:
         return [value.buffer for value in flatten((self.arguments, self.keywords)) if isinstance(value, Stored)]

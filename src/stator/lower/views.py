@@ -452,6 +452,8 @@ RULES: dict[str, Callable[..., Any]] = {
     "select.int": select,
     "split.Tensor": split,
     "split_with_sizes": split,
+    "unsafe_split.Tensor": split,
+    "unsafe_split_with_sizes": split,
     "unbind": unbind,
     "as_strided": as_strided,
     "alias": alias,

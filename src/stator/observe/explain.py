@@ -27,6 +27,7 @@ from stator.observe.report_parts import milliseconds, plural
 from stator.observe.trace import UNTRACED, process_facts
 
 _MOST_ROWS = 10
+_MOST_PROGRAMS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,19 @@ class Explanation:
         lines += _table("recompiles", [(item.seconds, item.advice) for item in session.recompiles])
         lines += _table("also", [(0.0, said) for said in self.suggestions if said.kind not in ("break", "recompile")])
         lines += self._guard_lines()
+        lines += self._residual_lines()
         return "\n".join(lines)
+
+    def _residual_lines(self) -> list[str]:
+        """What is left in Python of the entries that end at a break."""
+        broken = ("make.recover", "make.arrived")
+        ending = [row for row in self.residual.items() if any(sign in row[1] for sign in broken)]
+        lines = []
+        for name, text in ending[:_MOST_PROGRAMS]:
+            lines += ["", f"what is left in Python of {name}", *(f"  {line}" for line in text.rstrip().splitlines())]
+        if len(ending) > _MOST_PROGRAMS:
+            lines += ["", f"and {plural(len(ending) - _MOST_PROGRAMS, 'more program')}: see .residual"]
+        return lines
 
     def _guard_lines(self) -> list[str]:
         by_line: dict[Location | None, int] = {}

@@ -50,6 +50,15 @@ def example():
         hint="Report it with the text above. `stator.config.strict = True` makes it an error with the full traceback.",
     ),
     Reason(
+        id="operator_broke_promise",
+        summary="an operator's result is not as its shape function said, and is copied: {detail}",
+        explanation="Kernels read memory under the type and strides that the operator's shape function (its meta or "
+        "fake kernel) promised. A result in another type or under other strides is copied first; one of other sizes "
+        "is an error.",
+        hint="For a custom operator, make its fake implementation return what the real one does. For one of torch's, "
+        "nothing is to be done: the copy costs time, results are right.",
+    ),
+    Reason(
         id="invalid_kernel",
         summary="a loop program breaks a rule of the loop language: {detail}",
         explanation="Every kernel is verified before machine code is made of it, since a wrong one would write wrong "

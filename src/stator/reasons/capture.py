@@ -302,18 +302,6 @@ def example():
         _example("return x + torch.nn.Parameter(x)"),
     ),
     Reason(
-        "tensor_subclass",
-        "A tensor subclass takes torch functions over: {detail}.",
-        "Its `__torch_function__` decides what an operation does.",
-        "Unwrap the tensor before the compiled function",
-        _example(
-            "return x + 1",
-            call="torch.ones(3).as_subclass(S)",
-            before="class S(torch.Tensor):\n    @classmethod\n    def __torch_function__(cls, f, t, a=(), k=None):\n"
-            "        return super().__torch_function__(f, t, a, k or {})",
-        ),
-    ),
-    Reason(
         "tensor_without_origin",
         "A tensor is used that no operation of this graph gave: {detail}.",
         "It was left over by another trace.",
@@ -366,9 +354,91 @@ def example():
 """,
     ),
     Reason(
+        "tensor_subclass",
+        "An operation on a tensor subclass with a dispatch of its own: {detail}.",
+        "Its `__torch_dispatch__` decides below autograd what an operation does, on tensors of its own.",
+        "Pass the plain tensors the subclass is made of",
+        _example(
+            "return x + 1",
+            call="S(torch.ones(3))",
+            before="class S(torch.Tensor):\n    @staticmethod\n    def __new__(cls, held):\n"
+            "        return torch.Tensor._make_wrapper_subclass(cls, held.shape)\n"
+            "    def __init__(self, held):\n        self.held = held\n    @classmethod\n"
+            "    def __torch_dispatch__(cls, f, t, a=(), k=None):\n"
+            "        return f(*[x.held if type(x) is S else x for x in a], **(k or {}))",
+        ),
+    ),
+    Reason(
+        "numpy_operation",
+        "An operation of NumPy's does not map onto torch: {detail}.",
+        "Arrays are traced as tensors as far as torch has the operation.",
+        "Use the torch operation of the same purpose, or call NumPy outside of the compiled function",
+        _example("return x.numpy().tobytes()"),
+    ),
+    Reason(
+        "new_leaf",
+        "A tensor that gradients are collected in is made inside of the compiled function: {detail}.",
+        "Gradients of a graph's inputs are all that leaves it.",
+        "Make the tensor outside and pass it",
+        _example("leaf = torch.ones(3, requires_grad=True)\nreturn leaf, leaf * x"),
+    ),
+    Reason(
+        "lazy_module",
+        "A lazy module has no parameters before its first call, so the original code runs once: {detail}.",
+        "The shapes of its parameters are those of its first input.",
+        "Nothing, or call the module once before it is compiled",
+        """
+def example():
+    import torch, stator
+
+    compiled = stator.compile(torch.nn.LazyLinear(4), backend="eager", fullgraph=True)
+    compiled(torch.ones(2, 3))
+""",
+    ),
+    Reason(
+        "backward_hook",
+        "A module has backward hooks, which torch hangs on the autograd graph of real tensors: {detail}.",
+        "Which gradients pass the module is found out from its inputs and outputs at run time.",
+        "Use hooks of tensors that are returned, or leave the module out of the graph",
+        _example(
+            "return m(x)",
+            arguments="x, m",
+            call="torch.ones(2, 3, requires_grad=True), m",
+            before="m = torch.nn.Linear(3, 3)\nm.register_full_backward_hook(lambda m, given, got: None)",
+        ),
+    ),
+    Reason(
+        "inference_mode",
+        "Inference mode is entered for a part of what is compiled: {detail}.",
+        "Tensors made under it are of another kind, and a graph runs under one mode.",
+        "Put all of the compiled function under inference mode, or use torch.no_grad",
+        _example("y = x + 1\nwith torch.inference_mode():\n    return y * 2"),
+    ),
+    Reason(
+        "dispatch_mode",
+        "A torch dispatch mode is active, so the original code runs: {detail}.",
+        "The mode is to see each operation (to count, to log, to replace it), and compiled code has none of them.",
+        "Nothing, or leave the mode before calling compiled code",
+        """
+def example():
+    import torch, stator
+    from torch.utils.flop_counter import FlopCounterMode
+
+    compiled = stator.compile(lambda x: x @ x, backend="eager")
+    with FlopCounterMode(display=False):
+        compiled(torch.ones(3, 3))
+""",
+    ),
+    Reason(
         "guards_fail_at_birth",
         "The guards of a new entry do not hold for the call it was made from: {detail}.",
         "Something the trace read changed while it was compiled, by another thread perhaps.",
+        "Report this with the program that shows it, unless another thread changes what the function reads",
+    ),
+    Reason(
+        "exception_not_raised",
+        "The trace met an exception that the program did not raise: {detail}.",
+        "The original code ran and went on, so the result is right; the trace read something wrongly.",
         "Report this with the program that shows it, unless another thread changes what the function reads",
     ),
     Reason(

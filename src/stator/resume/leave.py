@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import linecache
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -84,9 +85,9 @@ def residual_of(
     if trace.broke is not None and trace.broke.reason in ("skipped_frame", "disabled_function"):
         builder.callees_compiled = callees_compiled
     if trace.ending is Ending.RETURNED:
-        value = builder.expression(trace.value)
         builder.effects()
-        ending = _restored_modes(trace, builder) + [f"return {value}"]
+        value = builder.expression(trace.value)
+        ending = [*_restored_modes(trace, builder), f"return {value}"]
     else:
         ending = _left(trace, builder, make_continuation)
     inputs = [builder.fetch(source) for source, _ in tracer.graph.inputs]
@@ -95,14 +96,15 @@ def residual_of(
 
 def _restored_modes(trace: Trace, builder: ResidualBuilder) -> list[str]:
     """Modes the program set are set when the graph has run, whether or not the backend did so."""
-    if trace.modes_after == trace.modes_before:
-        return []
-    return [f"{builder.constant(trace.modes_after)}.install()"]
+    lines = builder.restored_modes()
+    if trace.modes_after != trace.modes_before:
+        lines.append(f"{builder.constant(trace.modes_after)}.install()")
+    return lines
 
 
 def operand_count(instruction: Instruction) -> int:
     """How many operands a call-like instruction takes off the stack."""
-    counts = {"CALL": instruction.arg + 2, "CALL_FUNCTION_EX": 3 + (instruction.arg & 1)}
+    counts = {"CALL": instruction.arg + 2, "CALL_FUNCTION_EX": 3 + (instruction.arg & 1), "WITH_EXCEPT_START": 0}
     return counts.get(instruction.opname, 2 if instruction.opname == "BINARY_SUBSCR" else 1)
 
 
@@ -111,6 +113,7 @@ def _left(trace: Trace, builder: ResidualBuilder, make_continuation: MakeContinu
     frames = [_suspended(frame) for frame in tracer.frames[:-1]]
     inner = tracer.frames[-1]
     contexts = tuple(FrameContext(frame.globals, frame.builtins) for frame in (*frames, inner))
+    builder.effects()  # before anything is rebuilt: iterators want the container as it then is
     lines_before, names_before = len(builder.lines), dict(builder.names)
     try:
         operation = plain_operation(builder, inner)
@@ -124,9 +127,9 @@ def _left(trace: Trace, builder: ResidualBuilder, make_continuation: MakeContinu
         standing = _copied(inner, inner.stack, inner.current)
         layout, values = capture_layout([*frames, standing], tracer.handled)
         names = builder.sequence(values)
-        builder.effects()
+        restored = _restored_modes(trace, builder)
         call = f"make.run_on({builder.constant(layout)}, {builder.constant(contexts)}, ({names}))"
-        return _restored_modes(trace, builder) + [f"return {call}"]
+        return [*restored, f"return {call}"]
     bare = _copied(inner, inner.stack[: len(inner.stack) - operation.operands], inner.pc)
     layout, values = capture_layout([*frames, bare], tracer.handled)
     before = builder.sequence(values)
@@ -134,7 +137,7 @@ def _left(trace: Trace, builder: ResidualBuilder, make_continuation: MakeContinu
         (condition, _go_on(builder, frames, inner, operation, result, pc, tracer.handled, contexts, make_continuation))
         for condition, result, pc in _outcomes(builder, inner, operation)
     ]
-    builder.effects()
+    lines = _restored_modes(trace, builder)
     if tracer.handled is None and any(frame.decoded.handler_of[frame.current] for frame in (*frames, inner)):
         arriving = dataclasses.replace(layout, raised=True, error_on_break=tracer.error_on_break)
         place = make_continuation(arriving, contexts)
@@ -142,18 +145,35 @@ def _left(trace: Trace, builder: ResidualBuilder, make_continuation: MakeContinu
         recover = f"return {call}{before}make.arrived(caught))"
     else:
         recover = f"return make.recover({builder.constant(layout)}, {builder.constant(contexts)}, ({before}), caught)"
-    quoted = f"  # {inner.code.co_filename}:{inner.line()}"
-    lines = _restored_modes(trace, builder)
+    line = linecache.getline(inner.code.co_filename, inner.line()).strip()
+    quoted = f"  # {inner.code.co_filename}:{inner.line()}  {line}"
+    builder.stands_for = (inner.code, inner.line())
     stop: list[str] = []
     if events.wanted("break_run") and trace.broke is not None:
         timer = builder.constant(BreakTimer(trace.broke.reason, tracer.location(), events.current_compile_id()))
         lines.append(f"started = {timer}.start()")
-        stop = [f"    {timer}.stop(started)"]
-    lines += ["try:", f"    p = {operation.text}{quoted}", "except BaseException as error:", "    caught = error"]
-    lines += [*stop, "else:", *stop]
+        stop = [f"{timer}.stop(started)"]
+    attempt = ["try:", f"    p = {operation.text}{quoted}", "except BaseException as error:", "    caught = error"]
+    if tracer.handled is not None:
+        attempt = _while_handling(builder.expression(tracer.handled), attempt)
+    lines += ["caught = None", *attempt, *stop, "if caught is None:"]
+    if trace.broke is not None and trace.broke.reason == "program_raises":
+        lines.append(f"    make.raised_nothing({builder.constant(f'{trace.broke.detail} at {tracer.location()}')})")
     for condition, text in branches:
         lines.append(f"    {condition}return {text}")
     return [*lines, recover]
+
+
+def _while_handling(handled: str, lines: list[str]) -> list[str]:
+    """`lines` as they run inside of an exception's handler; raising it once more leaves no mark on it."""
+    return [
+        f"kept = {handled}.__traceback__, {handled}.__context__",
+        "try:",
+        f"    raise {handled}",
+        "except BaseException:",
+        f"    {handled}.__traceback__, {handled}.__context__ = kept",
+        *(f"    {line}" for line in lines),
+    ]
 
 
 def _suspended(frame: Frame) -> Frame:
@@ -221,4 +241,5 @@ def _go_on(
             builder.names[id(value)] = f"make.ahead({builder.expression(value.iterator)}, {depth})"
             builder.kept.append(value)
     tail = builder.constant(core.TailCall)
-    return f"{tail}({builder.constant(place.callable)}, {builder.sequence(values)})"
+    live = ", ".join(layout.names()) or "nothing"
+    return f"{tail}({builder.constant(place.callable)}, {builder.sequence(values)})  # goes on in {layout}, with {live}"

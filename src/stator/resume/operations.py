@@ -15,6 +15,10 @@ None for an instruction that has no row: the frame then runs on eagerly from the
 
 from __future__ import annotations
 
+import inspect
+import sys
+import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +27,9 @@ from stator.bytecode import Instruction
 from stator.capture.frame import NULL, Frame
 from stator.capture.opcodes_calls import split_call
 from stator.resume.residual import ResidualBuilder
+from stator.resume.support import IN_PLACE
+
+MANY = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +62,27 @@ def plain_operation(builder: ResidualBuilder, frame: Frame) -> PlainOperation | 
     return None if make is None else make(builder, frame, instruction)
 
 
+# Builtins that look at the frame they are called from, if they get fewer arguments than this.
+FRAME_READERS: dict[Any, int] = {
+    super: 2, locals: 1, globals: 1, vars: 1, dir: 1, eval: 2, exec: 2, compile: MANY, __import__: 2, breakpoint: MANY,
+    sys._getframe: MANY, sys._current_frames: MANY, inspect.currentframe: MANY, inspect.stack: MANY,
+    inspect.trace: MANY, traceback.extract_stack: MANY, traceback.format_stack: MANY, traceback.print_stack: MANY,
+    warnings.warn: MANY, sys.settrace: MANY, sys.setprofile: MANY,
+}  # fmt: skip
+
+
+def reads_frame(function: Any, count: int) -> bool:
+    """Whether a call looks at its caller's frame, which then must be the real one."""
+    try:
+        return count < FRAME_READERS.get(function, 0)
+    except TypeError:  # unhashable
+        return False
+
+
 @row("CALL")
 def _call(builder: ResidualBuilder, frame: Frame, instruction: Instruction) -> PlainOperation | None:
     function, args, kwargs = split_call(frame, instruction.arg)
-    if function is super or (getattr(function, "__name__", "") in ("locals", "globals", "vars", "dir") and not args):
+    if reads_frame(function, len(args) + len(kwargs)):
         return None
     named = "".join(f"**{{{builder.constant(key)}: {builder.expression(value)}}}, " for key, value in kwargs.items())
     text = f"{builder.callee(function)}({builder.sequence(args)}{named})"
@@ -66,8 +90,10 @@ def _call(builder: ResidualBuilder, frame: Frame, instruction: Instruction) -> P
 
 
 @row("CALL_FUNCTION_EX")
-def _call_function_ex(builder: ResidualBuilder, frame: Frame, instruction: Instruction) -> PlainOperation:
+def _call_function_ex(builder: ResidualBuilder, frame: Frame, instruction: Instruction) -> PlainOperation | None:
     stack = frame.stack
+    if reads_frame(stack[-2 - (instruction.arg & 1)], 0):
+        return None
     if instruction.arg & 1:
         function, args, kwargs = stack[-3:]
         text = f"{builder.callee(function)}(*{builder.expression(args)}, **{builder.expression(kwargs)})"
@@ -97,9 +123,9 @@ ROWS["UNARY_POSITIVE"] = _operator("+{0}", 1)
 ROWS["UNARY_INVERT"] = _operator("~{0}", 1)
 ROWS["UNARY_NOT"] = _operator("not {0}", 1)
 ROWS["GET_ITER"] = _operator("iter({0})", 1)
-ROWS["STORE_SUBSCR"] = _operator("make.set_item({0}, {1}, {2})", 3, "nothing")
+ROWS["STORE_SUBSCR"] = _operator("make.set_item({1}, {2}, {0})", 3, "nothing")
 ROWS["DELETE_SUBSCR"] = _operator("make.delete_item({0}, {1})", 2, "nothing")
-ROWS["STORE_SLICE"] = _operator("make.set_item({0}, {1}, slice({2}, {3}))", 4, "nothing")
+ROWS["STORE_SLICE"] = _operator("make.set_item({1}, slice({2}, {3}), {0})", 4, "nothing")
 ROWS["BEFORE_WITH"] = _operator("make.enter({0})", 1, "enter")
 ROWS["LIST_TO_TUPLE"] = _operator("tuple({0})", 1)
 for _name in ("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE"):
@@ -113,7 +139,7 @@ def _binary(builder: ResidualBuilder, frame: Frame, instruction: Instruction) ->
     left, right = (builder.operand(value) for value in frame.stack[-2:])
     symbol = instruction.value
     if symbol.endswith("="):
-        return PlainOperation(f"make.in_place({builder.constant(symbol)}, {left}, {right})", 2, "push")
+        return PlainOperation(f"{builder.constant(IN_PLACE[symbol])}({left}, {right})", 2, "push")
     return PlainOperation(f"{left} {symbol} {right}", 2, "push")
 
 

@@ -11,37 +11,71 @@ identities within and across what is returned are those of eager Python.
 """
 
 from __future__ import annotations
+import __future__
 
 import collections
 import functools
 import gc
 import itertools
+import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from stator import events
+from stator.bytecode.tables import Location, encode_locations
+from stator.capture.ahead import COMPOSED, DICT_WALKS, changed_since, dict_under, peekable, reduced, skip
+from stator.capture.calls import underlying
 from stator.capture.control import Break
 from stator.capture.frame import NULL, UNBOUND, ExceptionSlot, Frame, LastIndex, Pending
+from stator.capture.instance_dicts import InstanceDict
 from stator.capture.library.effects import Replay
+from stator.capture.library.inference import InferenceMode
+from stator.capture.library.torch_overrides import Switch
 from stator.capture.symbolic import SYMBOLIC, fold
 from stator.capture.tracer import Tracer
+from stator.events import is_own
 from stator.resume.support import Support
+from stator.resume.tracebacks import Passed, TracebackOf
 from stator.tensors.abstract import AbstractTensor
+from stator.values import arrays
 from stator.values.constants import guard_kind
 from stator.values.source import Source
-from stator.values.world import DELETED, Overlay, Shadow, same_constant
+from stator.values.world import DELETED, Overlay, Shadow, entries, same_constant
 
+BINDING = (types.MethodDescriptorType, types.WrapperDescriptorType)
 ITERATORS: tuple[type, ...] = (
-    type(iter([])), type(iter(())), type(iter("")), type(iter(range(0))), type(iter({})), type(iter({}.values())),
-    type(iter({}.items())), type(iter(set())), type(reversed([])), type(iter(collections.deque())), zip, enumerate,
-    map, filter, reversed, type(iter(b"")), type(iter(collections.OrderedDict())),
+    type(iter([])), type(iter(())), type(iter("")), type(iter(range(0))), type(iter(set())), type(reversed([])),
+    type(iter(collections.deque())), map, filter, reversed, type(iter(b"")), type(iter(collections.OrderedDict())),
+    itertools.accumulate, itertools.dropwhile, itertools.filterfalse, itertools.starmap, itertools.takewhile,
+    *DICT_WALKS, *COMPOSED,
+    *(kind for kind in vars(itertools).values() if isinstance(kind, type) and "__reduce__" in kind.__dict__),
 )  # fmt: skip
 HEAP_TYPE = 1 << 9
+MADE_BY_C = 1 << 7 | 1 << 8  # not to be instantiated, or immutable
+C_MEMBERS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.GetSetDescriptorType)
 # C types whose `__new__` makes an empty instance of any class derived from them in Python.
 SAFE_LAYOUTS = frozenset({object, list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict})
 INLINE_TYPES = (int, float, str, bool, type(None))
+
+
+@functools.lru_cache(4096)
+def _made_by_python(kind: type) -> bool:
+    """Whether a class is a class statement's: C makes types of the same flags, whose instances only it can make."""
+    if not kind.__flags__ & HEAP_TYPE or kind.__flags__ & MADE_BY_C:
+        return False
+    return not any(
+        type(held) in C_MEMBERS and name not in ("__dict__", "__weakref__") for name, held in kind.__dict__.items()
+    )
+
+
+@functools.lru_cache(1024)
+def _fields_of_c(kind: Any) -> frozenset[str]:
+    """The fields that exceptions have by C."""
+    members = (types.MemberDescriptorType, types.GetSetDescriptorType)
+    return frozenset(name for base in kind.__mro__ for name, held in base.__dict__.items() if type(held) in members)
 
 
 class ResidualBuilder:
@@ -60,8 +94,13 @@ class ResidualBuilder:
         self.building: set[int] = set()
         self.outputs: list[torch.fx.Node] = []
         self.output_names: dict[torch.fx.Node, str] = {}
+        self.wrapped: list[str] = []  # what makes results of the graph tensors of a subclass
         self.kept: list[Any] = []
+        self.replayed: set[int] = set()  # effects that stand in the text already
         self._count = 0
+        # The code and line of the program whose call the residual program makes.
+        self.stands_for: tuple[types.CodeType, int] | None = None
+        self.deferred: list[tuple[str, Any]] = []  # cells whose contents are not made yet
         # How the broken call's callee is called, where it runs uncompiled but what it calls does not.
         self.callees_compiled: Callable[[Any], Any] | None = None
 
@@ -134,7 +173,7 @@ class ResidualBuilder:
             return self._named(value, f"{self.constant(torch.Size)}(({self.sequence(value)}))")
         if value is not None and value is self.tracer.arrived:
             raise Break("program_raises", type(value).__name__)
-        source = self.world.sources.get(id(value))
+        source = self.world.arrays.get(id(value)) or self.world.sources.get(id(value))
         if source is not None and guard_kind(value) is None:
             return self.fetch(source)
         if id(value) in self.tracer.own_functions:
@@ -157,10 +196,20 @@ class ResidualBuilder:
         if tensor.source is not None:
             return self.fetch(tensor.source)
         node = self.tracer.graph.node_of(tensor)
-        name = self.output_names.get(node)
-        if name is None:
-            name = self.output_names[node] = f"g{len(self.outputs)}"
+        plain = self.output_names.get(node)
+        if plain is None:
+            plain = self.output_names[node] = f"g{len(self.outputs)}"
             self.outputs.append(node)
+        # An input of the graph is given back as another object than it came: its class may be another one.
+        as_it_is = tensor.kind is torch.Tensor and node.op != "placeholder"
+        name = plain if as_it_is else self.names.get(id(tensor))
+        if name is None:
+            name = f"s{len(self.wrapped)}"
+            kind = self.constant(tensor.kind)
+            self.wrapped.append(f"{name} = {self.constant(torch.Tensor.as_subclass)}({plain}, {kind})")
+        if id(tensor) not in self.names:
+            self.names[id(tensor)] = name
+            self.kept.append(tensor)
             if tensor.attributes:
                 for attribute, value in tensor.attributes.items():
                     self.lines.append(f"setattr({name}, {self.constant(attribute)}, {self.expression(value)})")
@@ -203,6 +252,10 @@ class ResidualBuilder:
         if kind is slice:
             parts = ", ".join(self.expression(part) for part in (value.start, value.stop, value.step))
             return self._named(value, f"slice({parts})")
+        if kind is arrays.array_kind():
+            return self._named(value, f"make.array({self.expression(value.tensor)})")
+        if arrays.is_scalar(value):
+            return self.held(value)
         builder = REBUILDERS.get(kind)
         if builder is not None:
             return str(builder(self, value))
@@ -223,13 +276,13 @@ class ResidualBuilder:
         return name
 
     def _fill_dict(self, name: str, value: dict[Any, Any], owner: str) -> None:
-        for key, held in dict.items(value):
+        for key, held in entries(value):
             self.lines.append(f"{owner}.__setitem__({name}, {self.expression(key)}, {self.expression(held)})")
 
     def _tuple_subclass(self, value: Any) -> str:
         kind = type(value)
         parts = f"({self.sequence(tuple(value))})"
-        if kind.__module__ == "torch.return_types":
+        if hasattr(kind, "n_sequence_fields"):
             return self._named(value, f"{self.constant(kind)}({parts})")
         name = self._named(value, f"tuple.__new__({self.constant(kind)}, {parts})")
         self._fill_attributes(name, value)
@@ -237,6 +290,8 @@ class ResidualBuilder:
 
     def _generator(self, value: Any) -> str:
         row = self.tracer.generators.get(id(value))
+        if id(value) in self.tracer.index_walks:
+            return self._index_walk(value)
         if row is None:
             raise Break("foreign_iterator", "a generator made outside of the compiled function")
         frame: Frame = row[1]
@@ -267,6 +322,13 @@ class ResidualBuilder:
             f"({slots}), ({cells}), ({stack}))",
         )
 
+    def _index_walk(self, value: Any) -> str:
+        """An iterator over an object with `__getitem__` alone."""
+        _, walked, index = self.tracer.index_walks[id(value)]
+        if value.gi_frame is None:
+            return self._named(value, "make.exhausted()")
+        return self._named(value, f"make.iterator({self.constant(iter)}, ({self.expression(walked)},), {index()})")
+
     def _prepare_generator(self, frame: Frame, index: int) -> None:
         """What stands before RETURN_GENERATOR only makes cells; the trace has not run it yet."""
         for row in frame.decoded.instructions[:index]:
@@ -276,28 +338,55 @@ class ResidualBuilder:
     def _exception(self, error: BaseException) -> str:
         name = self._named(error, f"make.exception({self.constant(type(error))}, ({self.sequence(error.args)}))")
         self._fill_attributes(name, error)
+        kind: Any = type(error)
+        fields = _fields_of_c(kind)
+        for field in ("name", "path", "obj"):  # of ImportError, NameError, AttributeError: given by keyword
+            held = getattr(error, field, None) if field in fields else None
+            if held is not None:
+                self.lines.append(f"{name}.{field} = {self.expression(held)}")
         for link in ("__cause__", "__context__"):
             held = getattr(error, link)
             if held is not None:
                 self.lines.append(f"{name}.{link} = {self.expression(held)}")
+        places = self.tracer.passed.get(id(error))
+        if places:
+            self.lines.append(f"{name}.__traceback__ = {self._traceback(places)}")
         if error.__suppress_context__:
             self.lines.append(f"{name}.__suppress_context__ = True")
         return name
 
+    def _traceback(self, places: Sequence[Any]) -> str:
+        made = TracebackOf(tuple(Passed(*place) for place in places if not is_own(place[0].co_filename)))
+        return f"{self.held(made)}.made()"
+
     def _iterator(self, value: Any) -> str:
-        reduced = value.__reduce__()
-        function, args = reduced[0], reduced[1]
-        state = reduced[2] if len(reduced) > 2 else None
+        walk = DICT_WALKS.get(type(value))
+        if walk is not None and peekable(value):
+            return self._dict_walk(value, walk)
+        try:
+            made = reduced(value)
+        except RuntimeError:  # what it iterates over has changed meanwhile
+            raise Break("cannot_rebuild", f"a {type(value).__name__}", self.tracer.born.get(id(value))) from None
+        function, args = made[0], made[1]
+        state = made[2] if len(made) > 2 else None
         args = tuple(self.tracer.proxied.get(id(arg), arg) for arg in args)
         texts = self.sequence(args)
         return self._named(value, f"make.iterator({self.constant(function)}, ({texts}), {self.expression(state)})")
+
+    def _dict_walk(self, value: Any, walk: Callable[[Any], Any]) -> str:
+        mapping = dict_under(value)
+        self._change_first(mapping)
+        if changed_since(value):
+            return self._named(value, "make.broken_walk()")
+        done = len(mapping) - operator.length_hint(value)
+        return self._named(value, f"make.dict_walk({self.constant(walk)}, {self.expression(mapping)}, {done})")
 
     def _instance(self, value: Any) -> str:
         """An instance of a class of the program, made without running its constructor."""
         kind = type(value)
         if id(kind) in self.tracer.own_functions:
             raise Break("class_escapes", kind.__name__, self.tracer.born.get(id(kind)))
-        layout = next(base for base in kind.__mro__ if not base.__flags__ & HEAP_TYPE)
+        layout = next(base for base in kind.__mro__ if not _made_by_python(base))
         if layout in SAFE_LAYOUTS:
             name = self._named(value, f"make.new({self.constant(kind)})")
         else:
@@ -351,7 +440,20 @@ class ResidualBuilder:
         for overlay in list(self.world.overlays.values()):
             self._replay_overlay(overlay)
 
+    def _change_first(self, mapping: dict[Any, Any]) -> None:
+        """A dict that was changed before it was walked over is changed before the walk is made again."""
+        shadow = self.world.shadow_of_copy.get(id(mapping))
+        if shadow is None or not shadow.changed():
+            return
+        for replay in self.tracer.effects:
+            if replay.function is skip:
+                self._replay(replay)
+        self._replay_shadow(shadow)
+
     def _replay(self, replay: Replay) -> None:
+        if id(replay) in self.replayed:
+            return
+        self.replayed.add(id(replay))
         parts = self.sequence(replay.args)
         named = "".join(
             f"**{{{self.constant(key)}: {self.expression(value)}}}, " for key, value in replay.kwargs.items()
@@ -359,6 +461,9 @@ class ResidualBuilder:
         self.lines.append(f"{self.constant(replay.function)}({parts}{named})")
 
     def _replay_shadow(self, shadow: Shadow) -> None:
+        if id(shadow) in self.replayed:
+            return
+        self.replayed.add(id(shadow))
         target = self.fetch(shadow.source)
         now, before = shadow.copy, shadow.snapshot
         if isinstance(now, dict):
@@ -390,7 +495,7 @@ class ResidualBuilder:
         ordered = isinstance(now, collections.OrderedDict)
         owner = self.constant(collections.OrderedDict) if ordered else "dict"
         old_keys = list(before[::2])
-        new_keys = list(dict.keys(now))
+        new_keys = [key for key, _ in entries(now)]
         kept = [key for key in old_keys if dict.__contains__(now, key)]
         if [id(key) for key in kept] != [id(key) for key in new_keys[: len(kept)]] and kept != new_keys[: len(kept)]:
             self.lines.append(f"{owner}.clear({target})")
@@ -400,7 +505,7 @@ class ResidualBuilder:
             if not dict.__contains__(now, key):
                 self.lines.append(f"{owner}.__delitem__({target}, {self.expression(key)})")
         old_values = {id(key): value for key, value in zip(before[::2], before[1::2], strict=True)}
-        for key, value in dict.items(now):
+        for key, value in entries(now):
             held = old_values.get(id(key), DELETED)
             if held is DELETED:
                 held = next((old for one, old in zip(before[::2], before[1::2], strict=True) if one == key), DELETED)
@@ -439,6 +544,43 @@ class ResidualBuilder:
 
     # Assembly
 
+    def _surrounded(self, lines: list[str]) -> list[str]:
+        """The graph runs under the modes it was traced under; what overrides do is in it already."""
+        tracer = self.tracer
+        overridden = any(
+            tracer.has_torch_function(value) for _, value in tracer.graph.inputs if type(value) is AbstractTensor
+        )
+        if overridden or tracer.outer_modes:
+            lines = [f"with {self.constant(torch._C.DisableTorchFunction)}():", *(f"    {line}" for line in lines)]
+        if tracer.inference is not None or tracer.inference_over:
+            lines = [f"with {self.constant(torch.inference_mode)}():", *(f"    {line}" for line in lines)]
+        return lines
+
+    def _plain_input(self, text: str, row: tuple[Source, Any]) -> str:
+        """A tensor of a subclass without its class, whose methods the nodes of the graph must not reach."""
+        value = row[1]
+        if type(value) is not AbstractTensor or not self.tracer.has_torch_function(value):
+            return text
+        return f"{self.constant(torch.Tensor.as_subclass)}({text}, {self.constant(torch.Tensor)})"
+
+    def restored_modes(self) -> list[str]:
+        """The thread's torch function modes made what the trace left."""
+        before, after = self.tracer.outer_modes, self.tracer.function_modes
+        same = 0
+        while same < min(len(before), len(after)) and before[same] is after[same]:
+            same += 1
+        pop, push = torch._C._pop_torch_function_stack, torch._C._push_on_torch_function_stack
+        lines = [f"{self.constant(pop)}()"] * (len(before) - same)
+        return lines + [f"{self.constant(push)}({self.expression(mode)})" for mode in after[same:]]
+
+    def _future_flags(self) -> int:
+        """The `__future__` statements the broken operation is under: `exec` and `compile` go by their caller's."""
+        if not self.tracer.frames:
+            return 0
+        known = (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+        flags = self.tracer.frames[-1].code.co_flags
+        return sum(flag for flag in known if flags & flag == flag and flag > 0x10000)
+
     def assemble(self, graph: Any, inputs: list[str], ending: list[str]) -> tuple[types.FunctionType, str]:
         """The residual function and its text."""
         arguments = [f"a{index}" for index in range(self.local_count)] + [
@@ -446,18 +588,49 @@ class ResidualBuilder:
         ]
         body: list[str] = []
         if graph is not None:
-            call = f"graph({', '.join(inputs)})"
-            if len(self.outputs) == 0:
-                body.append(call)
-            else:
+            call = f"graph({', '.join(map(self._plain_input, inputs, self.tracer.graph.inputs))})"
+            if len(self.outputs) > 0:
                 outputs = ", ".join(f"g{index}" for index in range(len(self.outputs)))
-                body.append(f"{outputs}, = {call}")
+                call = f"{outputs}, = {call}"
+            body += self._surrounded([call, *self.wrapped])
         body += self.lines
         body += ending
         text = f"def residual({', '.join(arguments)}):\n" + "".join(f"    {line}\n" for line in body)
-        namespace: dict[str, Any] = {**self.constants, "graph": graph}
-        exec(compile(text, "<stator residual program>", "exec"), namespace)
-        return namespace["residual"], text
+        # Classes that the broken operation makes belong to the module of the code it stands in.
+        module = self.tracer.frames[-1].globals.get("__name__") if self.tracer.frames else None
+        namespace: dict[str, Any] = {**self.constants, "graph": graph, "__name__": module}
+        exec(compile(text, "<stator residual program>", "exec", self._future_flags(), dont_inherit=True), namespace)
+        function = namespace["residual"]
+        if self.stands_for is not None:
+            function.__code__ = standing_for(function.__code__, *self.stands_for)
+        return function, (self._legend() if events.wanted("residual") else "") + text
+
+    def _legend(self) -> str:
+        """What the names in the text are."""
+        known = {f"a{index}": name for index, name in enumerate(self.tracer.tree.local_names[: self.local_count])}
+        known |= {name: str(source) for source, name in self.fetch_names.items()}
+        known |= {
+            name: value.__qualname__
+            for name, value in self.constants.items()
+            if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)) and name[0] == "c"
+        }
+        named = ", ".join(f"{name} is {meaning}" for name, meaning in known.items() if name[1:].isdigit())
+        return f"# {named}\n" if named else ""
+
+
+def standing_for(code: types.CodeType, user: types.CodeType, line: int) -> types.CodeType:
+    """The code of a residual program that makes a call in place of a frame of the program.
+
+    What is called (a logger, say) may ask who calls it: file, line and name are the user's.
+    """
+    place = encode_locations([(len(code.co_code) >> 1, Location(line, line, None, None))], user.co_firstlineno)
+    return code.replace(
+        co_filename=user.co_filename,
+        co_name=user.co_name,
+        co_qualname=user.co_qualname,
+        co_firstlineno=user.co_firstlineno,
+        co_linetable=place,
+    )
 
 
 def _rebuild_function(builder: ResidualBuilder, value: types.FunctionType) -> str:
@@ -471,6 +644,9 @@ def _rebuild_function(builder: ResidualBuilder, value: types.FunctionType) -> st
         f"{builder.constant(value.__name__)}, {defaults}, {closure}, {keywords}, {builder.constant(value.__module__)})"
     )
     name = builder._named(value, text)
+    own = [cell for cell, contents in builder.deferred if contents is value]
+    builder.lines += [f"{cell}.cell_contents = {name}" for cell in own]
+    builder.deferred = [row for row in builder.deferred if row[1] is not value]
     if value.__qualname__ != value.__code__.co_qualname:
         builder.lines.append(f"{name}.__qualname__ = {builder.constant(value.__qualname__)}")
     if value.__doc__ is not None and value.__doc__ != (value.__code__.co_consts or (None,))[0]:
@@ -491,17 +667,27 @@ def _rebuild_cell(builder: ResidualBuilder, value: types.CellType) -> str:
         contents = value.cell_contents
     except ValueError:
         return name
-    builder.lines.append(f"{name}.cell_contents = {builder.expression(contents)}")
+    if id(contents) in builder.building and id(contents) not in builder.names:
+        builder.deferred.append((name, contents))  # a function that contains itself: filled in when it is made
+    else:
+        builder.lines.append(f"{name}.cell_contents = {builder.expression(contents)}")
     return name
 
 
 def _rebuild_method(builder: ResidualBuilder, value: types.MethodType) -> str:
+    if type(value.__self__) is arrays.array_kind():
+        return _rebuild_builtin_method(builder, value)
     function, target = builder.expression(value.__func__), builder.expression(value.__self__)
     return builder._named(value, f"{builder.constant(types.MethodType)}({function}, {target})")
 
 
 def _rebuild_builtin_method(builder: ResidualBuilder, value: Any) -> str:
-    target = builder.expression(value.__self__)
+    owner = value.__self__
+    target = builder.expression(owner)
+    descriptor = underlying(value, owner)
+    if type(descriptor) in BINDING and descriptor.__get__(owner) == value:
+        # By name one may find another: a method that overrides it, where the program said `super()`.
+        return builder._named(value, f"{builder.constant(descriptor)}.__get__({target})")
     return builder._named(value, f"getattr({target}, {builder.constant(value.__name__)})")
 
 
@@ -546,24 +732,36 @@ def _rebuild_object(builder: ResidualBuilder, value: Any) -> str:
     return builder._named(value, f"{builder.constant(object)}()")
 
 
-def _rebuild_count(builder: ResidualBuilder, value: Any) -> str:
-    reduced = value.__reduce__()
-    return builder._named(value, f"{builder.constant(reduced[0])}({builder.sequence(reduced[1])})")
-
-
 def _rebuild_bytearray(builder: ResidualBuilder, value: bytearray) -> str:
     return builder._named(value, f"{builder.constant(bytearray)}({builder.constant(bytes(value))})")
+
+
+def _rebuild_traceback(builder: ResidualBuilder, value: types.TracebackType) -> str:
+    row = builder.tracer.tracebacks.get(id(value))
+    if row is None:
+        raise Break("cannot_rebuild", "a traceback")
+    return builder._named(value, builder._traceback(row[2]))
 
 
 def _rebuild_null(builder: ResidualBuilder, value: Any) -> str:
     return builder.constant(value)
 
 
+def _rebuild_switch(builder: ResidualBuilder, value: Any) -> str:
+    raise Break("cannot_rebuild", "a mode that only torch's C code can enter", builder.tracer.born.get(id(value)))
+
+
 def _rebuild_exception_slot(builder: ResidualBuilder, value: ExceptionSlot) -> str:
     return builder._named(value, f"{builder.constant(ExceptionSlot)}({builder.expression(value.previous)})")
 
 
+def _rebuild_instance_dict(builder: ResidualBuilder, value: InstanceDict) -> str:
+    target = builder.expression(value.target)
+    return builder._named(value, f"{builder.constant(object.__getattribute__)}({target}, '__dict__')")
+
+
 REBUILDERS: dict[type, Any] = {
+    InstanceDict: _rebuild_instance_dict,
     types.FunctionType: _rebuild_function,
     types.CellType: _rebuild_cell,
     types.MethodType: _rebuild_method,
@@ -579,9 +777,10 @@ REBUILDERS: dict[type, Any] = {
     types.SimpleNamespace: _rebuild_namespace,
     super: _rebuild_super,
     object: _rebuild_object,
-    itertools.count: _rebuild_count,
-    itertools.repeat: _rebuild_count,
     bytearray: _rebuild_bytearray,
+    types.TracebackType: _rebuild_traceback,
     type(NULL): _rebuild_null,
     ExceptionSlot: _rebuild_exception_slot,
+    Switch: _rebuild_switch,
+    InferenceMode: _rebuild_switch,
 }

@@ -5,15 +5,20 @@ Nothing here knows of tracing; it runs on every call of an entry that needs it.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
+from stator import config, events
 from stator._native import core
-from stator.capture.ahead import END, Upcoming
+from stator.capture.ahead import END, Upcoming, broken_walk, dict_walk
 from stator.capture.frame import UNBOUND
+from stator.exc import StatorError
 from stator.resume.layout import FrameContext, Layout, states_to_run
 from stator.resume.state import UNBOUND as STATE_UNBOUND
 from stator.resume.state import FrameState, make_function, prepare_chain, resume_suspended
@@ -25,10 +30,43 @@ IN_PLACE: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
+def below_catcher(error: BaseException) -> types.TracebackType | None:
+    """The traceback of what a broken operation raised, without the residual program and what it calls from here."""
+    catcher, traceback = sys._getframe(2), error.__traceback__
+    while traceback is not None and (
+        traceback.tb_frame is catcher or traceback.tb_frame.f_code.co_filename == __file__
+    ):
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _of_c(cls: type, name: str, kind: type) -> Any:
+    """What the nearest class that C made has under the name."""
+    for base in cls.__mro__:
+        held = base.__dict__.get(name)
+        if isinstance(held, kind):
+            return held
+        if isinstance(held, staticmethod):
+            continue
+    return getattr(BaseException, name)
+
+
+def unpacked(values: Any) -> Any:
+    """An iterator for an unpacking assignment, which words it its own way where there is none."""
+    kind = type(values)
+    if not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
+        raise TypeError(f"cannot unpack non-iterable {kind.__name__} object")
+    return iter(values)
+
+
 class Support:
     """The namespace `make`."""
 
     END = END
+    set_item = staticmethod(operator.setitem)
+    delete_item = staticmethod(operator.delitem)
+    dict_walk = staticmethod(dict_walk)
+    broken_walk = staticmethod(broken_walk)
     ahead = Upcoming
 
     @staticmethod
@@ -42,10 +80,28 @@ class Support:
         return object.__new__(cls)
 
     @staticmethod
+    def array(tensor: torch.Tensor) -> Any:
+        """What an operation of NumPy's gives: an array, or a number if it has no dimensions."""
+        made = tensor.detach().resolve_conj().resolve_neg().numpy()
+        return made if made.ndim else made[()]
+
+    @staticmethod
     def exception(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:
-        error = cls.__new__(cls, *args) if "__new__" not in cls.__dict__ else BaseException.__new__(cls, *args)
+        """An exception of this class, made as C makes one: no code of the program runs."""
+        make: Any = _of_c(cls, "__new__", types.BuiltinFunctionType)
+        start: Any = _of_c(cls, "__init__", types.WrapperDescriptorType)
+        error: BaseException = make(cls, *args)
+        with contextlib.suppress(TypeError, ValueError):  # arguments that only the program's own `__init__` takes
+            start(error, *args)
         error.args = args
         return error
+
+    @staticmethod
+    def raised_nothing(detail: str) -> None:
+        """The operation was to raise, says the trace, and it did not."""
+        events.emit("fallback", reason="exception_not_raised", detail=detail)
+        if config.strict:
+            raise StatorError(f"the trace met an exception that the program did not raise: {detail}")
 
     @staticmethod
     def iterator(function: Any, args: tuple[Any, ...], state: Any) -> Any:
@@ -83,18 +139,6 @@ class Support:
         return made
 
     @staticmethod
-    def set_item(value: Any, container: Any, key: Any) -> None:
-        container[key] = value
-
-    @staticmethod
-    def delete_item(container: Any, key: Any) -> None:
-        del container[key]
-
-    @staticmethod
-    def in_place(symbol: str, left: Any, right: Any) -> Any:
-        return IN_PLACE[symbol](left, right)
-
-    @staticmethod
     def enter(manager: Any) -> tuple[Any, Any]:
         kind = type(manager)
         for name in ("__enter__", "__exit__"):
@@ -107,8 +151,7 @@ class Support:
     @staticmethod
     def unpack(values: Any, count: int) -> tuple[Any, ...]:
         found = []
-        iterator = iter(values)
-        for item in iterator:
+        for item in unpacked(values):
             found.append(item)
             if len(found) > count:
                 raise ValueError(f"too many values to unpack (expected {count})")
@@ -118,7 +161,7 @@ class Support:
 
     @staticmethod
     def unpack_around(values: Any, before: int, after: int) -> tuple[Any, ...]:
-        found = list(values)
+        found = list(unpacked(values))
         if len(found) < before + after:
             raise ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(found)})")
         stop = len(found) - after
@@ -140,15 +183,13 @@ class Support:
         layout: Layout, contexts: tuple[FrameContext, ...], values: tuple[Any, ...], error: BaseException
     ) -> Any:
         """The broken operation raised: the program's own handlers take over."""
+        error.__traceback__ = below_catcher(error)
         return core.TailCall(prepare_chain(states_to_run(layout, contexts, values, before=False), exception=error))
 
     @staticmethod
     def arrived(error: BaseException) -> BaseException:
         """An exception as the program sees it: without the frame that asks."""
-        catcher, traceback = sys._getframe(1), error.__traceback__
-        while traceback is not None and traceback.tb_frame is catcher:
-            traceback = traceback.tb_next
-        return error.with_traceback(traceback)
+        return error.with_traceback(below_catcher(error))
 
     @staticmethod
     def run_on(layout: Layout, contexts: tuple[FrameContext, ...], values: tuple[Any, ...]) -> Any:

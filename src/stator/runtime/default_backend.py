@@ -29,6 +29,8 @@ def compile_graph(
     graph_module: Any, example_inputs: Sequence[Any], mode: str | None = None, options: Mapping[str, Any] | None = None
 ) -> Any:
     """Compile a captured graph."""
+    if mode == "reduce-overhead":
+        events.emit("warning", text="reduce-overhead means the same as default on the CPU: a program is one call")
     device = next(
         (one.device.type for one in example_inputs if hasattr(one, "device") and one.device.type != "cpu"), None
     )

@@ -21,6 +21,7 @@ import torch
 from stator.runtime.integers import IntExpr
 from stator.runtime.plan import (
     HOLDS_TENSOR,
+    Expect,
     Extern,
     Item,
     Plan,
@@ -39,19 +40,25 @@ OUTSIDE = frozenset({"tensor_input", "integer_input", "object_input", "constant"
 OWNING = HOLDS_TENSOR | {"list", "object"}
 
 
+# Operators that are no composites and return their argument's memory all the same.
+UNMARKED = frozenset({"aten::unsafe_split", "aten::unsafe_split_with_sizes", "aten::unsafe_chunk", "aten::lift"})
+
+
 def unmarked_aliases(op: Any) -> bool:
     """Whether a result may share memory with an argument without a mark in the schema."""
     if not isinstance(op, torch._ops.OpOverload):
         return True
     if op._schema.is_mutable:
         return False
+    if op._schema.name in UNMARKED:
+        return True
     return op.namespace not in ("aten", "prims") or op._can_decompose()
 
 
 def sharers(step: Step) -> list[Slot]:
     """The slots whose memory the results of a step may share."""
     match step:
-        case View():
+        case View() | Expect():
             return [step.base]
         case Item():
             return [step.source]
@@ -74,7 +81,7 @@ def settle(plan: Plan) -> Plan:
         origins = {origin for slot in sharers(step) for origin in shared[slot.index]}
         for result in results(step):
             shared[result.index] |= origins
-            if isinstance(step, View):
+            if isinstance(step, (View, Expect)):
                 needed[result.index] |= needed[step.base.index]
             else:
                 needed[result.index] |= {origin for origin in origins if plan.slots[origin].kind == "arena"}

@@ -9,6 +9,7 @@ fails, all programs of the process run by reference, with reason `native_runtime
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib
 import os
 import sys
@@ -29,6 +30,7 @@ from stator.runtime.plan import (
     HOLDS_INTEGER,
     SLOT_KINDS,
     Allocate,
+    Expect,
     Extern,
     Item,
     Kernel,
@@ -41,14 +43,14 @@ from stator.runtime.plan import (
     leaves,
     results,
 )
-from stator.runtime.reference import EXCLUDED_KEYS, ReferenceProgram
+from stator.runtime.reference import EXCLUDED_KEYS, ReferenceProgram, as_expected
 from stator.runtime.text import describe, note, operator_name
 
 LOWEST_TORCH, HIGHEST_TORCH = (2, 11), (2, 13)
 KIND_CODES = {kind: code for code, kind in enumerate(SLOT_KINDS)}
 
 # Kinds of steps and outputs: the order of StepKind and OutputKind in _native/program/program.h.
-EVALUATE, ALLOCATE, VIEW, KERNEL, CALL, ITEM, RELEASE = range(7)
+EVALUATE, ALLOCATE, VIEW, KERNEL, CALL, ITEM, RELEASE, EXPECT = range(8)
 OUTPUT_NONE, OUTPUT_SLOT, OUTPUT_INTEGER = range(3)
 
 NEEDS_DATA, NEEDS_HANDLE, NEEDS_PLAIN, NEEDS_ELEMENT = 1, 2, 4, 8
@@ -236,7 +238,7 @@ class _Encoding:
         self.memory = {step.slot.index: step.memory for step in plan.steps if isinstance(step, Allocate)}
         self.elements: dict[int, int] = {}  # bytes of an element, where the plan knows them
         for step in plan.steps:
-            if isinstance(step, Allocate):
+            if isinstance(step, (Allocate, Expect)):
                 self.elements[step.slot.index] = step.memory.dtype.itemsize
             elif isinstance(step, View) and step.base.index in self.elements:
                 self.elements[step.slot.index] = self.elements[step.base.index]
@@ -315,6 +317,8 @@ class _Encoding:
             if isinstance(step, View):
                 element = 0 if step.slot.index in self.elements else NEEDS_ELEMENT
                 needs[step.base.index] |= needs[step.slot.index] | element
+            elif isinstance(step, Expect):
+                needs[step.base.index] |= needs[step.slot.index] | NEEDS_HANDLE
         return needs
 
     # steps
@@ -345,6 +349,13 @@ class _Encoding:
                 return (KERNEL, step.address, slots, self.numbers(step.ints), total, step.grain, text)
             case Extern():
                 return self._call(step, self.routes[at])
+            case Expect(slot, base, memory):
+                dtype = self.connected.codes.of.get(memory.dtype)
+                if dtype is None:
+                    raise NotNative(f"libtorch's interface has no number for {memory.dtype}")
+                where = (self.numbers(memory.sizes), self.numbers(memory.strides), dtype)
+                otherwise = functools.partial(as_expected, dtype=memory.dtype, what=step.what, view=step.view)
+                return (EXPECT, slot.index, base.index, *where, otherwise, note(step.what, step.line))
             case Item(slot, source, index):
                 return (ITEM, slot.index, source.index, index, None)
             case Release(slots):
@@ -354,7 +365,7 @@ class _Encoding:
         operator, overload, function = "", "", step.op
         if isinstance(step.op, torch._ops.OpOverload):
             operator, _, overload = step.op._name.partition(".")
-            function = step.op._op
+            function = step.instead or step.op._op
         return (
             CALL,
             route.way,
@@ -477,6 +488,8 @@ def _integers(step: Step) -> list[Integer]:
     match step:
         case Allocate(memory=memory):
             return [*memory.sizes, *memory.strides, _bytes(memory)]
+        case Expect(memory=memory):
+            return [*memory.sizes, *memory.strides]
         case View():
             return [*step.sizes, *step.strides, step.offset]
         case Kernel():

@@ -110,12 +110,27 @@ class Kernel:
 class Extern:
     """Call an operator: `arguments` in schema order, defaults filled in; `results` follow the schema's returns.
 
-    Or call a Python function, its arguments by position.
+    Or call a Python function, its arguments by position. Where an operator fails, `instead` is called from Python with
+    the arguments, to raise what the caller should see.
     """
 
     op: torch._ops.OpOverload | Callable[..., Any]
     arguments: tuple[Any, ...]
     results: tuple[Slot, ...]
+    line: str | None
+    instead: Callable[..., Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """`slot` is what an operator left in `base`, in the type and under the sizes and strides that the trace said: the
+    same tensor where it is so, which it nearly always is, else a copy. Kernels read memory under those strides."""
+
+    slot: Slot
+    base: Slot
+    memory: Memory
+    what: str
+    view: bool  # a view is laid out as its argument is, which the trace may have seen otherwise
     line: str | None
 
 
@@ -135,7 +150,7 @@ class Release:
     slots: tuple[Slot, ...]
 
 
-Step = Allocate | View | Kernel | Extern | Item | Release
+Step = Allocate | View | Kernel | Extern | Expect | Item | Release
 Output = Slot | IntExpr | int | None
 
 
@@ -177,6 +192,8 @@ def reads(step: Step) -> Iterator[Slot | IntExpr]:
             values = [*step.tensors, *step.ints, step.total]
         case Extern():
             values = list(leaves(step.arguments))
+        case Expect():
+            values = [step.base, *step.memory.sizes, *step.memory.strides]
         case Item():
             values = [step.source]
         case Release():
@@ -194,7 +211,7 @@ def declarations(op: torch._ops.OpOverload | Callable[..., Any]) -> list[Any]:
 def results(step: Step) -> tuple[Slot, ...]:
     """The slots a step fills."""
     match step:
-        case Allocate() | View() | Item():
+        case Allocate() | View() | Expect() | Item():
             return (step.slot,)
         case Extern():
             return step.results

@@ -25,6 +25,7 @@ from stator.runtime.plan import (
     HOLDS_INTEGER,
     HOLDS_TENSOR,
     Allocate,
+    Expect,
     Extern,
     Item,
     Kernel,
@@ -37,6 +38,7 @@ from stator.runtime.plan import (
     leaves,
     reads,
 )
+from stator.runtime.text import operator_name
 
 __all__ = ["IntExpr", "Integer", "ProgramBuilder", "Slot"]
 
@@ -153,16 +155,18 @@ class ProgramBuilder:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         user_line: str | None = None,
+        instead: Callable[..., Any] | None = None,
     ) -> list[Slot]:
         """Call an operator; one slot per return of its schema.
 
         Arguments hold slots, lists of slots, expressions and constants. An operator writes into memory of the program
-        by its `out` overload: `extern(aten.mm.out, (a, b), {"out": slot})`.
+        by its `out` overload: `extern(aten.mm.out, (a, b), {"out": slot})`. Where the call fails, `instead` is called
+        with its arguments, to raise another exception.
         """
         arguments = self._schema_order(op, args, dict(kwargs or {}))
         kinds = [RESULT_KINDS.get(str(declared.type), "object") for declared in op._schema.returns]
         made = [self._slot(kind) for kind in kinds]
-        self._step(Extern(op, arguments, tuple(made), user_line))
+        self._step(Extern(op, arguments, tuple(made), user_line, instead))
         return made
 
     def python(
@@ -179,6 +183,23 @@ class ProgramBuilder:
         made = [self._slot(kind) for kind in results]
         self._step(Extern(function, tuple(args), tuple(made), user_line))
         return made
+
+    def expect(
+        self,
+        slot: Slot,
+        sizes: Sequence[Integer],
+        strides: Sequence[Integer],
+        dtype: torch.dtype,
+        op: Any,
+        user_line: str | None = None,
+    ) -> Slot:
+        """What an operator left in `slot`, as the trace described it: kernels read it so."""
+        expected = self._slot("tensor")
+        memory = Memory(tuple(sizes), tuple(strides), dtype, torch.device("cpu"))
+        self._memory[expected.index] = memory
+        view = any(result.alias_info is not None for result in getattr(getattr(op, "_schema", None), "returns", ()))
+        self._step(Expect(expected, self._tensor(slot), memory, operator_name(op), view, user_line))
+        return expected
 
     def mutated(self, slot: Slot) -> None:
         """State that kernels write this input: its version counter moves when the program has run, as eager's does."""

@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 
+from stator.events import emit
+from stator.exc import StatorError
 from stator.runtime import integers
 from stator.runtime.integers import IntExpr
-from stator.runtime.plan import Allocate, Extern, Item, Kernel, Plan, Release, Slot, Step, View
+from stator.runtime.plan import Allocate, Expect, Extern, Item, Kernel, Plan, Release, Slot, Step, View
 from stator.runtime.text import note, operator_name
 
 KernelFunction = ctypes.CFUNCTYPE(
@@ -134,6 +136,11 @@ def run_step(step: Step, slots: list[Any]) -> None:
             run_kernel(step, slots)
         case Extern():
             run_extern(step, slots)
+        case Expect(slot, base, memory):
+            shape = tuple(evaluate(size, slots) for size in memory.sizes)
+            layout = tuple(evaluate(stride, slots) for stride in memory.strides)
+            found = slots[base.index]
+            slots[slot.index] = as_expected(found, shape, layout, dtype=memory.dtype, what=step.what, view=step.view)
         case Item(slot, source, index):
             slots[slot.index] = slots[source.index][index]
         case Release(released):
@@ -153,7 +160,12 @@ def run_kernel(step: Kernel, slots: list[Any]) -> None:
 def run_extern(step: Extern, slots: list[Any]) -> None:
     arguments = [argument(value, slots) for value in step.arguments]
     try:
-        returned = call_operator(step.op, arguments)
+        try:
+            returned = call_operator(step.op, arguments)
+        except Exception:
+            if step.instead is None:
+                raise
+            returned = step.instead(*arguments)
     except Exception as error:
         error.add_note(note(operator_name(step.op), step.line))
         raise
@@ -161,3 +173,22 @@ def run_extern(step: Extern, slots: list[Any]) -> None:
         returned = (returned,)
     for slot, value in zip(step.results, returned or (), strict=True):
         slots[slot.index] = value
+
+
+_reported: set[str] = set()
+
+
+def as_expected(
+    tensor: Any, sizes: tuple[int, ...], strides: tuple[int, ...], *, dtype: torch.dtype, what: str, view: bool
+) -> torch.Tensor:
+    """The tensor in a type and under strides: itself where it is so, else a copy, reported once for each operator."""
+    if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != sizes:
+        found = tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+        raise StatorError(f"{what} gave {found}, its shape function promised {sizes}", reason="operator_broke_promise")
+    pairs = zip(sizes, tensor.stride(), strides, strict=True)
+    if tensor.dtype == dtype and (tensor.numel() == 0 or all(size == 1 or one == other for size, one, other in pairs)):
+        return tensor
+    if what not in _reported and not view:
+        _reported.add(what)
+        emit("fallback", reason="operator_broke_promise", detail=f"{what} gave {tensor.dtype} {tuple(tensor.stride())}")
+    return torch.empty_strided(sizes, strides, dtype=dtype, device=tensor.device).copy_(tensor)

@@ -14,6 +14,8 @@ threads go on with published entries, and look again before they compile themsel
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import itertools
 import linecache
@@ -21,9 +23,9 @@ import threading
 import time
 import types
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 
@@ -32,7 +34,7 @@ from stator._native import core
 from stator.capture.ahead import Depth
 from stator.capture.control import Break
 from stator.capture.frame import Frame
-from stator.capture.generalising import History
+from stator.capture.overrides import modes_set_aside
 from stator.capture.trace import Ending, Trace, trace, trace_function
 from stator.capture.tracer import Tracer
 from stator.exc import (
@@ -43,7 +45,7 @@ from stator.exc import (
     StatorError,
     Unsupported,
 )
-from stator.guards import SizeProgram, compile_guards, drop_unwanted, weaken
+from stator.guards import SizeProgram, compile_guards, drop_unwanted
 from stator.guards.modes import read_modes
 from stator.guards.reference import all_misses, explain_miss
 from stator.reasons.wording import describe_break
@@ -52,13 +54,33 @@ from stator.resume.leave import Residual, residual_of
 from stator.resume.state import prepare_chain
 from stator.runtime import stance
 from stator.runtime.uncompiled import CalleesCompiled
+from stator.sizes import DynamicHistory, profile
 from stator.sizes.lowering import lower_guards
-from stator.tensors.abstract import AbstractTensor
-from stator.values.source import SourceTree
+from stator.tensors.engine import Uninitialised
+from stator.values.source import ModesExpectation, SourceTree
 
 _region_numbers = itertools.count()
 # Traces that end so give no program: the original code runs, for this reason.
+UNINITIALISED = object()  # in place of an entry: the call is what gives a lazy module its parameters
 EAGER_ENDINGS = {Ending.SKIPPED: "skip_frame", Ending.RAISED: "program_raises"}
+
+
+class Surroundings(NamedTuple):
+    """What a program comes with beside its arguments."""
+
+    modes: ModesExpectation
+    functions: tuple[Any, ...]  # torch function modes
+
+
+@contextlib.contextmanager
+def surroundings() -> Iterator[Surroundings]:
+    """The program's modes; those that would see torch functions are off meanwhile.
+
+    What the default device is follows from the modes, which are guarded one by one.
+    """
+    with modes_set_aside() as functions:
+        modes = dataclasses.replace(read_modes(), default_device=None, torch_function_modes=len(functions))
+        yield Surroundings(modes, functions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,15 +117,26 @@ class Place:
         self.parent = events.current_compile_id()  # the entry that ends where this continuation begins
         self.table = core.EntryTable()
         self.records: list[EntryRecord] = []
-        self.history = History(region.options.dynamic)
+        self.turned: list[str] = []  # sources that turned dynamic, not yet in the profile
         self.limit_reported = False
         self.looked = False  # the stance had the first call only looked at
         self.failed = False  # compiling failed under suppress_errors: it runs eagerly for good
+
+    @functools.cached_property
+    def history(self) -> DynamicHistory:
+        """What was seen of sizes and numbers here; begins with what the profile knows of an earlier process."""
+        return DynamicHistory(self.region.options.dynamic, profile.known_at_start(self.profile_key), self.turned.append)
+
+    def forget_history(self) -> None:
+        self.__dict__.pop("history", None)
 
     # A miss
 
     def on_miss(self, dispatcher: Any, function: Any, values: tuple[Any, ...]) -> Any:
         """No entry matches: compile one if that is allowed, and run the call."""
+        if torch._C._len_torch_dispatch_stack():
+            events.emit("fallback", reason="dispatch_mode", detail=self.name)
+            return self.run_eagerly(function, values)
         allowed = stance.decide(bool(self.records) or self.looked)
         if allowed is stance.Answer.LOOK:
             self._look(function, values)
@@ -122,6 +155,8 @@ class Place:
                 if self.records:
                     self._report_recompile(function, values)
                 entry = self._compile_guarded(function, values)
+        if entry is UNINITIALISED:
+            return self.run_original(function, values)
         if entry is None:
             return self.run_eagerly(function, values)
         fetched = entry.program.check(function, values)
@@ -139,8 +174,9 @@ class Place:
         """Learn the sizes and numbers of a call that is not compiled, for the next one."""
         self.looked = True
         try:
-            self.trace(function, values, {})
-        except StatorError:
+            with surroundings() as around:
+                self.trace(function, values, {}, around).tracer.release()
+        except (StatorError, Uninitialised):
             pass  # it is reported when it is compiled
 
     def _at_limit(self, function: Any, values: tuple[Any, ...]) -> bool:
@@ -224,6 +260,10 @@ class Place:
         start = time.perf_counter()
         try:
             return self._compile(function, values)
+        except Uninitialised:
+            events.emit("fallback", reason="lazy_module", detail=self.name)
+            self._report_end(start, {}, None)
+            return UNINITIALISED
         except Exception as error:
             self._report_end(start, {}, None, error)
             if not isinstance(error, StatorError):
@@ -235,34 +275,52 @@ class Place:
             return None
 
     def _compile(self, function: Any, values: tuple[Any, ...]) -> Any:
+        with surroundings() as around:
+            return self._compile_in(around, function, values)
+
+    def _compile_in(self, around: Surroundings, function: Any, values: tuple[Any, ...]) -> Any:
         number = len(self.records)
         start = time.perf_counter()
         self._report_start("recompile" if number else "continuation" if self.parent else "first_call")
         known: dict[int, Break] = {}
         while True:
-            result = self.trace(function, values, known)
-            if result.ending in EAGER_ENDINGS:
-                stages = {"capture": time.perf_counter() - start}
-                self._report_end(start, stages, result)
-                return self._publish_eager(result, EAGER_ENDINGS[result.ending])
+            result = self.trace(function, values, known, around)
             try:
-                residual = residual_of(result, len(values), self.region.continuation, self.region.callees_compiled)
-                break
+                return self._compile_trace(result, function, values, known, start)
             except Break as broke:
-                if broke.born is None or broke.born in known:
-                    # What is live at the break (or returned) cannot be rebuilt: the whole frame runs eagerly.
-                    result.broke = broke
-                    if broke.reason != "program_raises":
-                        self._report_break(result)
-                    self._report_end(start, {"capture": time.perf_counter() - start}, result)
-                    return self._publish_eager(result, broke.reason)
                 # Let plain Python make what cannot be rebuilt.
+                assert broke.born is not None
                 known[broke.born] = broke
+            finally:
+                result.tracer.release()
+
+    def _compile_trace(
+        self, result: Trace, function: Any, values: tuple[Any, ...], known: dict[int, Break], start: float
+    ) -> Any:
+        """The entry of a finished trace. A `Break` where another trace would do better; it says at which step."""
+        stages = {"capture": time.perf_counter() - start}
+        if result.ending in EAGER_ENDINGS:
+            self._report_end(start, stages, result)
+            return self._publish_eager(result, EAGER_ENDINGS[result.ending])
+        try:
+            residual = residual_of(result, len(values), self.region.continuation, self.region.callees_compiled)
+        except Break as broke:
+            if broke.born is not None and broke.born not in known:
+                raise
+            # What is live at the break (or returned) cannot be rebuilt: the whole frame runs eagerly.
+            result.broke = broke
+            if broke.reason != "program_raises":
+                self._report_break(result)
+            self._report_end(start, stages, result)
+            return self._publish_eager(result, broke.reason)
         stages = {"capture": time.perf_counter() - start}
         events.emit("stage", name="capture", seconds=stages["capture"])
         if result.broke is not None:
             self._report_break(result)
         entry = self._finish(result, residual, stages, function, values)
+        if self.turned:
+            profile.remember(self.profile_key, self.turned)
+            self.turned.clear()
         self._report_end(start, stages, result)
         return entry
 
@@ -325,7 +383,8 @@ class Place:
         graph = None
         if tracer.graph.operations:
             start = time.perf_counter()
-            graph = self._call_backend(tracer, residual.outputs)
+            with torch._C.DisableTorchFunctionSubclass():  # what subclasses override is in the graph
+                graph = self._call_backend(tracer, residual.outputs)
             stages["backend"] = time.perf_counter() - start
         start = time.perf_counter()
         self._guard_sizes(tracer)
@@ -367,10 +426,6 @@ class Place:
             raise
         except Exception as error:
             raise BackendCompilerFailed(backend, error) from error
-        finally:
-            for _, value in builder.inputs:
-                if type(value) is AbstractTensor:
-                    value.real = None  # the graph outlives the call, and must not keep its tensors
         if not callable(compiled):
             kind = type(compiled).__name__
             raise BackendCompilerFailed(backend, TypeError(f"it returned a {kind}, which is not callable"))
@@ -382,7 +437,6 @@ class Place:
         self.table.insert(entry)
         events.emit("guards", tree=tree)
         events.emit("residual", text=text)
-        weaken(tree)
 
     def _publish_eager(self, result: Trace, reason: str) -> Any:
         """An entry that runs the original code, for calls that would end the same way."""
@@ -400,11 +454,17 @@ class Place:
 
     # Provided by the kinds of place
 
-    def trace(self, function: Any, values: tuple[Any, ...], known: dict[int, Break]) -> Trace:
+    profile_key: Any
+
+    def trace(self, function: Any, values: tuple[Any, ...], known: dict[int, Break], around: Surroundings) -> Trace:
         raise NotImplementedError
 
     def run_eagerly(self, function: Any, values: tuple[Any, ...]) -> Any:
         raise NotImplementedError
+
+    def run_original(self, function: Any, values: tuple[Any, ...]) -> Any:
+        """Run without compiling anything, what is called included, if that can be had."""
+        return self.run_eagerly(function, values)
 
     def eager_residual(self) -> Callable[..., Any]:
         raise NotImplementedError
@@ -441,14 +501,21 @@ class FunctionPlace(Place):
 
     def __init__(self, region: Region, code: types.CodeType) -> None:
         super().__init__(region, code.co_qualname, region.number)
-        self.where = events.Location(code.co_filename, code.co_firstlineno, code.co_name)
+        self.code = code
 
-    def trace(self, function: Any, values: tuple[Any, ...], known: dict[int, Break]) -> Trace:
-        return trace_function(function, values, read_modes(), self.prepare, known)
+    @functools.cached_property
+    def profile_key(self) -> str:
+        return profile.key_of(self.code)
+
+    def trace(self, function: Any, values: tuple[Any, ...], known: dict[int, Break], around: Surroundings) -> Trace:
+        return trace_function(function, values, around.modes, around.functions, self.prepare, known)
 
     def run_eagerly(self, function: Any, values: tuple[Any, ...]) -> Any:
         if stance.current() == "default":
             return call_bound(self.region.callees_compiled(function), function.__code__, values)
+        return call_bound(function, function.__code__, values)
+
+    def run_original(self, function: Any, values: tuple[Any, ...]) -> Any:
         return call_bound(function, function.__code__, values)
 
     def eager_residual(self) -> Callable[..., Any]:
@@ -458,7 +525,7 @@ class FunctionPlace(Place):
         return original
 
     def location(self) -> events.Location | None:
-        return self.where
+        return events.Location(self.code.co_filename, self.code.co_firstlineno, self.code.co_name)
 
 
 class ContinuationPlace(Place):
@@ -471,18 +538,21 @@ class ContinuationPlace(Place):
         self.depths: dict[int, Depth] = {}
         self.callable = core.Continuation(self.table, self.on_miss, layout.names())
 
-    def trace(self, function: Any, values: tuple[Any, ...], known: dict[int, Break]) -> Trace:
-        modes = read_modes()
+    @functools.cached_property
+    def profile_key(self) -> str:
+        rows = self.layout.frames
+        return profile.key_of(rows[0].code, ";".join(f"{row.code.co_qualname}:{row.pc}" for row in rows))
 
+    def trace(self, function: Any, values: tuple[Any, ...], known: dict[int, Break], around: Surroundings) -> Trace:
         def start() -> Tracer:
             tree = SourceTree(self.layout.names())
-            tree.state().guard("MODES", modes)
+            tree.state().guard("MODES", around.modes)
             return Tracer(tree)
 
         def make_frames(tracer: Tracer) -> list[Frame]:
             return frames_to_trace(self.layout, self.contexts, values, tracer, tracer.tree)
 
-        return trace(start, make_frames, self.prepare, known)
+        return trace(start, make_frames, around.functions, self.prepare, known)
 
     def run_eagerly(self, function: Any, values: tuple[Any, ...]) -> Any:
         if self.layout.raised:
@@ -503,18 +573,17 @@ class ContinuationPlace(Place):
         return events.Location(row.code.co_filename, frame.line(), row.code.co_name)
 
 
+@dataclass
 class Region:
-    """A code object compiled with one set of options, and its continuations.
+    """A code object compiled with one set of options, and its continuations."""
 
-    It is kept for as long as the code object lives, so nothing it holds may keep the code object alive.
-    """
+    code: types.CodeType
+    options: Options
+    number: int = field(default_factory=lambda: next(_region_numbers))
+    continuations: dict[Any, ContinuationPlace] = field(default_factory=dict)
 
-    def __init__(self, code: types.CodeType, options: Options) -> None:
-        self.options = options
-        self.number = next(_region_numbers)
-        self.continuations: dict[Any, ContinuationPlace] = {}
-        self.code_identity = id(code)
-        self.place = FunctionPlace(self, code)
+    def __post_init__(self) -> None:
+        self.place = FunctionPlace(self, self.code)
 
     def continuation(self, layout: Layout, contexts: tuple[FrameContext, ...]) -> ContinuationPlace:
         """What goes on from a layout."""
@@ -529,7 +598,7 @@ class Region:
 
     def entries_in_all(self) -> int:
         """Entries of the code object, over all regions."""
-        row = _regions.get(self.code_identity)
+        row = _regions.get(id(self.code))
         return sum(len(region.place.records) for region in (row[1].values() if row is not None else (self,)))
 
     @functools.cached_property
@@ -579,7 +648,7 @@ def reset() -> None:
             with place.table.lock:
                 place.table.clear()
                 place.records.clear()
-                place.history = History(region.options.dynamic)
+                place.forget_history()
                 place.limit_reported = place.looked = place.failed = False
         region.continuations.clear()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from stator.runtime.plan import Allocate, Extern, Item, Kernel, Plan, Release, Slot, Step, View, declarations
+from stator.runtime.plan import Allocate, Expect, Extern, Item, Kernel, Plan, Release, Slot, Step, View, declarations
 
 
 def _value(value: Any) -> str:
@@ -45,6 +45,8 @@ def step_text(step: Step) -> str:
                 for declared, value in zip_longest(declarations(step.op), step.arguments)
             )
             return f"{left + ' = ' if left else ''}{operator_name(step.op)}({arguments})"
+        case Expect():
+            return f"{step.slot!r} = {step.base!r} as {step.memory}"
         case Item(slot, source, index):
             return f"{slot!r} = {source!r}[{index}]"
         case Release(slots):

@@ -21,10 +21,13 @@ from stator.sizes.context import (
 from stator.sizes.expression import Algebra, Expr
 from stator.sizes.lowering import LoweredGuard, LoweredGuards, PinnedSource, lower_expression, lower_guards
 from stator.sizes.node import SizeNode
+from stator.sizes.policy import Decision, DynamicHistory, Treatment
 
 __all__ = [
     "Algebra",
     "Constraint",
+    "Decision",
+    "DynamicHistory",
     "Expr",
     "LoweredGuard",
     "LoweredGuards",
@@ -35,6 +38,7 @@ __all__ = [
     "SizeNode",
     "Specialisation",
     "SymbolInfo",
+    "Treatment",
     "lower_expression",
     "lower_guards",
 ]

@@ -330,6 +330,15 @@ class SizeContext:
         self.guards.append(SizeGuard(truth, location, why))
         self._learn(truth, location, why)
 
+    def assume_stride(self, held: torch.SymInt, stride: Any, sizes: Sequence[Any]) -> None:
+        """Guard that a tensor's stride is what its sizes make it; of an empty tensor it may be anything."""
+        algebra = self.algebra
+        truth = algebra.eq(self.expr_of(held), self.expr_of(stride))
+        for size in sizes:
+            if isinstance(size, torch.SymInt):
+                truth = algebra.logical_or(algebra.eq0(self.simplified(self.expr_of(size))), truth)
+        self.assume(truth)
+
     def promise(self, truth: Expr, message: str = "") -> bool:
         """`torch._check(truth)`: teach it. False if it is known not to hold."""
         answer = self.facts.decide(truth)

@@ -150,7 +150,7 @@ OPAQUE: dict[str, tuple[type, Callable[..., Any]]] = {
     "and": (bool, lambda *values: all(values)),
     "or": (bool, lambda *values: any(values)),
 }
-MATH_FUNCTIONS = ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "log2")
+MATH_FUNCTIONS = ("sqrt", "exp", "log", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "log2")
 for _name in MATH_FUNCTIONS:
     OPAQUE[_name] = (float, getattr(math, _name))
 

@@ -88,10 +88,26 @@ def _folds(x: torch.Tensor) -> bool:
     return all(shapes.equal(strides[i], strides[i + 1] * sizes[i + 1]) for i in range(x.dim() - 2))
 
 
+def _chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Any:
+    """Pieces of a length that is a formula: guarded is how many there are, as the example has it."""
+    length = x.shape[dim]
+    hint = length.node.hint if isinstance(length, torch.SymInt) else None
+    if not hint or not isinstance(chunks, int) or chunks < 1:
+        return torch.chunk(x, chunks, dim)
+    piece = (length + (chunks - 1)) // chunks
+    count = -(-hint // -(-hint // chunks))
+    if not (count - 1) * piece < length or not count * piece >= length:
+        return torch.chunk(x, chunks, dim)
+    rest = length - (count - 1) * piece
+    return tuple(x.narrow(dim, place * piece, piece if place < count - 1 else rest) for place in range(count))
+
+
 # function -> what to call instead
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.reshape: _reshape,
     torch.Tensor.reshape: _reshape,
+    torch.chunk: _chunk,
+    torch.Tensor.chunk: _chunk,
     torch.flatten: _flatten,
     torch.Tensor.flatten: _flatten,
     torch.matmul: _matmul,

@@ -266,6 +266,25 @@ def _simplified(value: Size) -> Size:
     return shapes.as_size(context, context.simplified(value.node.expr))
 
 
+# --- padding -----------------------------------------------------------------------------------------------------
+@_rule(aten.constant_pad_nd.default)
+def _pad(x: torch.Tensor, pad: list[Size], value: Any = 0) -> Any:
+    """An empty dimension that is padded is another program: elsewhere the nearest element is read, and dropped."""
+    if len(pad) % 2 or len(pad) // 2 > x.dim():
+        return NotImplemented
+    sizes = list(x.shape)
+    for place in range(len(pad) // 2):
+        axis, before, after = x.dim() - 1 - place, pad[2 * place], pad[2 * place + 1]
+        if shapes.known_equal(before, 0) and shapes.known_equal(after, 0):
+            continue
+        if isinstance(sizes[axis], torch.SymInt) and not sizes[axis] >= 1:
+            return NotImplemented
+        sizes[axis] = before + sizes[axis] + after
+        if sizes[axis] < 0:
+            return NotImplemented
+    return shapes.empty_strided(sizes, shapes.contiguous_strides(sizes), x.dtype, x.device)
+
+
 # --- questions -----------------------------------------------------------------------------------------------------
 @_rule(aten.size.default, aten.sym_size.default)
 def _size(x: torch.Tensor) -> Any:

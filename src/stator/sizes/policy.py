@@ -8,7 +8,8 @@ remember the value. What turns one source dynamic turns no other. From the stron
     dynamic=False               constant
     dynamic={"x": {0: (1, 64)}} symbolic over that range, and an error where it cannot be
     config.dynamic_sources      symbolic
-    dynamic=True                symbolic (sizes of 0 and 1 once they change: a 1 that never changes is one to broadcast)
+    dynamic=True                symbolic: sizes, and numbers among the arguments (0 and 1 once they change: a 1 that
+                                never changes is one to broadcast)
     the profile                 symbolic: it was in an earlier process
     a second value              symbolic from then on (config.automatic_dynamic_shapes)
     otherwise                   constant
@@ -152,6 +153,13 @@ class DynamicHistory:
         self.on_dynamic = on_dynamic
         self.first: dict[Path, Any] = {}
         self.varying: set[Path] = set()
+        self.ranks: dict[Path, int] = {}
+        self.shapeless: set[Path] = set()  # tensors seen with several ranks
+
+    def rank(self, path: Path, rank: int) -> None:
+        """A tensor comes with so many dimensions. One that came with another number varies in all of its sizes."""
+        if self.ranks.setdefault(path, rank) != rank and config.automatic_dynamic_shapes:
+            self.shapeless.add(path)
 
     def size(
         self, path: Path, source: str, dim: int, value: int, marks: Marks = NONE, rank: int = 1, constant: bool = False
@@ -169,7 +177,7 @@ class DynamicHistory:
         where = (*path, ("SIZE", dim))
         if constant:
             return CONSTANT
-        varies = self._varies(where, text, value)
+        varies = self._varies(where, text, value) or path in self.shapeless
         if varies or self._starts_dynamic(source, text):
             return Decision(Treatment.SYMBOLIC, mark="a second size")
         eager = self.dynamic is True or not config.assume_static_by_default
@@ -177,8 +185,10 @@ class DynamicHistory:
             return Decision(Treatment.SYMBOLIC, mark="dynamic=True")
         return CONSTANT
 
-    def number(self, path: Path, source: str, value: int | float) -> Decision:
-        """An int or float of the user's."""
+    def number(
+        self, path: Path, source: str, value: int | float, given: bool = False, remember: bool = True
+    ) -> Decision:
+        """An int or float of the user's. `given`: the caller passes it, so that `dynamic=True` speaks of it."""
         if isinstance(value, bool) or self.dynamic is False:
             return CONSTANT
         if isinstance(value, int) and not LOWEST <= value <= HIGHEST:
@@ -188,13 +198,11 @@ class DynamicHistory:
             return declared
         if config.specialize_int if isinstance(value, int) else config.specialize_float:
             return CONSTANT
-        if self._varies(path, source, value) or self._starts_dynamic(source, source):
+        if self._varies(path, source, value, remember) or self._starts_dynamic(source, source):
             return Decision(Treatment.SYMBOLIC, mark="a second value")
+        if self.dynamic is True and given and value not in (0, 1):
+            return Decision(Treatment.SYMBOLIC, mark="dynamic=True")
         return CONSTANT
-
-    def became_constant(self, path: Path) -> None:
-        """A trace specialised a source: it stays dynamic for the next value, as its other users may let it be."""
-        self.varying.add(path)
 
     def _by_marks(self, source: str, dim: int, marks: Marks) -> Decision | None:
         if not marks:
@@ -226,22 +234,24 @@ class DynamicHistory:
         listed = config.dynamic_sources
         return bool(listed) and bool({source, text} & named_sources(listed))
 
-    def _varies(self, path: Path, text: str, value: int | float) -> bool:
+    def _varies(self, path: Path, text: str, value: int | float, remember: bool = True) -> bool:
         """Whether the source was seen with another value; remembers this one."""
+        path = (*path, type(value))  # another kind of value is not another value of its kind
         if path in self.varying:
             return bool(config.automatic_dynamic_shapes)
-        known = self.first.setdefault(path, value)
-        if type(known) is type(value) and (known == value or (known != known and value != value)):
-            return False
-        if type(known) is not type(value):
-            self.first[path] = value  # another kind of value, not another value of its kind
-            return False
-        if not config.automatic_dynamic_shapes:
+        if not remember:
+            return not _same(self.first.get(path, value), value) and bool(config.automatic_dynamic_shapes)
+        if _same(self.first.setdefault(path, value), value) or not config.automatic_dynamic_shapes:
             return False
         self.varying.add(path)
         if self.on_dynamic is not None:
             self.on_dynamic(text)
         return True
+
+
+def _same(known: int | float, value: int | float) -> bool:
+    """Whether two values are one to a guard: NaN is NaN."""
+    return known == value or (known != known and value != value)
 
 
 def named_sources(text: str) -> frozenset[str]:

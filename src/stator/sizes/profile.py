@@ -10,7 +10,10 @@ readers see the old or the new file. Bounded: so many texts per file, so many fi
 does not have the form is deleted and built anew. `config.dynamic_profile = False` neither reads nor writes, nor
 does `config.force_disable_caches`.
 
-State: none but the disk.
+Within a process `known_at_start` gives one answer for a key, whatever is remembered meanwhile: what a process does
+hangs on earlier ones alone.
+
+State: the disk, and those answers.
 """
 
 from __future__ import annotations
@@ -78,6 +81,19 @@ def load(key: str) -> frozenset[str]:
         return frozenset()
     events.emit("cache", operation="hit", key=key, kind_of="dynamic")
     return frozenset(sources)
+
+
+_at_start: dict[str, frozenset[str]] = {}
+
+
+def known_at_start(key: str) -> frozenset[str]:
+    """The sources that turned dynamic in earlier processes."""
+    if not _enabled():
+        return frozenset()
+    found = _at_start.get(key)
+    if found is None:
+        found = _at_start[key] = load(key)
+    return found
 
 
 def remember(key: str, sources: Iterable[str]) -> None:

@@ -163,10 +163,20 @@ def _mismatch(left: Size, right: Size, axis: int) -> RuntimeError:
     )
 
 
+def same_stride(left: Size, right: Size) -> bool:
+    """Whether two strides are known to be equal where no size is 0 or 1: no element tells them apart where one is."""
+    if known_equal(left, right):
+        return True
+    context = context_of((left, right))
+    if context is None:
+        return False
+    return context.presumption(context.algebra.eq(context.expr_of(left), context.expr_of(right))) is True
+
+
 def is_contiguous(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
     """Whether it follows, without a guard, that the layout is contiguous."""
     return len(sizes) == len(strides) and all(
-        known_equal(stride, expected) or known_equal(size, 1)
+        same_stride(stride, expected) or known_equal(size, 1)
         for size, stride, expected in zip(sizes, strides, contiguous_strides(sizes), strict=True)
     )
 
@@ -177,7 +187,7 @@ def dense_strides(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
     expected: Size = 1
     while remaining:
         for axis in remaining:
-            if known_equal(sizes[axis], 1) or known_equal(strides[axis], expected):
+            if known_equal(sizes[axis], 1) or same_stride(strides[axis], expected):
                 break
         else:
             return False
@@ -199,7 +209,7 @@ def pointwise_layout(operands: Sequence[Layout]) -> Layout:
     if same and all(is_contiguous(shape, strides) for shape, strides in shaped):
         return sizes, contiguous_strides(sizes)
     first = list(shaped[0][1])
-    if same and all(all(map(known_equal, strides, first)) for _, strides in shaped) and dense_strides(sizes, first):
+    if same and all(all(map(same_stride, strides, first)) for _, strides in shaped) and dense_strides(sizes, first):
         return sizes, first
     order = _order([_stretched(operand, sizes) for operand in shaped], sizes)
     if order == list(reversed(range(len(sizes)))):

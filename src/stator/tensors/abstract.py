@@ -125,6 +125,11 @@ class AbstractTensor:
     ) -> Any:
         return _recorder().operate(function, args, kwargs or {})
 
+    def is_symbolic(self) -> bool:
+        """Whether a size or stride is symbolic."""
+        numbers: tuple[Any, ...] = (*self.shape, *self.strides)
+        return any(type(number) is torch.SymInt for number in numbers)
+
     @property
     def _is_param(self) -> bool:
         return issubclass(self.kind, torch.nn.Parameter)

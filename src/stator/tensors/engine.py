@@ -16,11 +16,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from stator.tensors import rules, twins
 from stator.tensors.abstract import AbstractTensor
 
 Tree = Any
+
+
+class Uninitialised(Exception):
+    """A parameter of a lazy module has no shape before the module is called."""
 
 
 def map_leaves(value: Tree, convert: Callable[[Any], Any]) -> Tree:
@@ -67,6 +72,13 @@ def compute(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 
 def from_real(tensor: torch.Tensor) -> AbstractTensor:
     """The abstract tensor of an input."""
+    if type(tensor) in (UninitializedParameter, UninitializedBuffer):
+        raise Uninitialised
+    if tensor.is_nested:  # it has no sizes to speak of
+        nothing, kind = torch.Size(()), type(tensor)
+        abstract = AbstractTensor(nothing, (), tensor.dtype, tensor.device, tensor.requires_grad, kind=kind)
+        abstract.layout, abstract.real = torch.jagged, tensor
+        return abstract
     strided = tensor.layout is torch.strided
     abstract = AbstractTensor(
         tensor.shape,

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from stator.sizes import shapes
 from stator.tensors.abstract import AbstractTensor, contiguous_strides
 
 RULES: dict[Any, Callable[..., Any]] = {}
@@ -50,6 +51,8 @@ def plain(tensor: Any) -> bool:
 
 
 def is_contiguous(tensor: AbstractTensor) -> bool:
+    if tensor.is_symbolic():
+        return shapes.is_contiguous(tensor.shape, tensor.strides)
     return tensor.strides == contiguous_strides(tensor.shape)
 
 
@@ -57,6 +60,8 @@ def is_dense(tensor: AbstractTensor) -> bool:
     """Non-overlapping and dense: elementwise results keep such strides."""
     if is_contiguous(tensor):
         return True
+    if tensor.is_symbolic():
+        return shapes.dense_strides(tensor.shape, tensor.strides)
     expected = 1
     for stride, size in sorted(zip(tensor.strides, tensor.shape, strict=True)):
         if size == 1:
@@ -174,6 +179,11 @@ def promote(operands: tuple[Any, ...]) -> torch.dtype | None:
 
 def broadcast(left: Any, right: Any) -> Any:
     """The broadcast shape of two, or None when they do not fit."""
+    if shapes.context_of((*left, *right)) is not None:
+        try:
+            return torch.Size(shapes.broadcast([left, right]))
+        except RuntimeError:
+            return None
     if left == right:
         return left
     longer, shorter = (left, right) if len(left) >= len(right) else (right, left)

@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 
+from stator.sizes import shapes
 from stator.sizes.function_rules import symbolic_shapes
 from stator.tensors import dynamo_free
 from stator.tensors.abstract import AbstractTensor
+from stator.tensors.casting import dtypes_under_autocast, is_cast
 
 META = torch.device("meta")
 
@@ -35,14 +37,12 @@ def twin_of(tensor: AbstractTensor) -> torch.Tensor:
     if twin is None:
         if tensor.layout is not torch.strided:
             raise NotImplementedError(f"a tensor of layout {tensor.layout}")
-        twin = torch.empty_strided(tensor.shape, tensor.strides, dtype=tensor.dtype, device=META)
+        twin = shapes.empty_strided(tensor.shape, tensor.strides, tensor.dtype, META)
         if tensor.requires_grad:
             twin.requires_grad_(True)
             if not tensor.is_leaf:
                 with torch.enable_grad():
                     twin = twin.clone()
-        if tensor.offset:
-            pass
         tensor.twin = twin
     assert isinstance(twin, torch.Tensor)
     return twin
@@ -113,6 +113,25 @@ def _symbolically(function: Callable[..., Any]) -> Callable[..., Any]:
     return inside
 
 
+def returns_nothing(function: Any) -> bool:
+    """Whether a custom operator only writes its arguments: then nobody needs to say what it gives."""
+    op = getattr(function, "default", None) if isinstance(function, torch._ops.OpOverloadPacket) else function
+    if not isinstance(op, torch._ops.OpOverload) or op.namespace in ("aten", "prims", "prim"):
+        return False
+    return op._schema.is_mutable and not op._schema.returns and not op._can_decompose()
+
+
+def note_writes(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """What such an operator leaves behind: its written arguments have changed."""
+    schema = getattr(function, "default", function)._schema
+    for position, declared in enumerate(schema.arguments):
+        if declared.alias_info is None or not declared.alias_info.is_write:
+            continue
+        value = args[position] if position < len(args) else kwargs.get(declared.name)
+        written = [one for one in (value if isinstance(value, (list, tuple)) else [value]) if one is not None]
+        torch._C._increment_version(written)
+
+
 def run(
     function: Callable[..., Any],
     args: tuple[Any, ...],
@@ -123,6 +142,7 @@ def run(
     known: dict[int, AbstractTensor] = {}
     tensors: list[AbstractTensor] = []
     devices: list[torch.device] = []
+    numbers: list[torch.SymInt] = []
 
     def lower(leaf: Any) -> Any:
         if type(leaf) is AbstractTensor:
@@ -133,6 +153,8 @@ def run(
         if type(leaf) is torch.device:
             devices.append(leaf)
             return META
+        if type(leaf) is torch.SymInt:
+            numbers.append(leaf)
         return leaf
 
     low_args = map_leaves(args, lower)
@@ -151,12 +173,15 @@ def run(
             device = torch.device("cpu")
         else:
             device = _device_of(tensors)
-    symbolic = any(type(size) is torch.SymInt for tensor in tensors for size in (*tensor.shape, *tensor.strides))
-    if symbolic:
+    original = function
+    if numbers or any(type(size) is torch.SymInt for tensor in tensors for size in (*tensor.shape, *tensor.strides)):
         function = _symbolically(function)
     dynamo_free.settle_references()
     versions = {identity: tensor.twin._version for identity, tensor in known.items()}
-    if tensors:
+    result: Any = None
+    if returns_nothing(original):
+        note_writes(original, low_args, low_kwargs)
+    elif tensors:
         result = function(*low_args, **low_kwargs)
     else:
         with meta_default():
@@ -164,6 +189,9 @@ def run(
     for identity, version in versions.items():
         if known[identity].twin._version != version or known[identity].twin.shape != known[identity].shape:
             refresh(known[identity])
+    retyped: Iterator[torch.dtype] = iter(())
+    if is_cast(tensors):
+        retyped = iter(dtypes_under_autocast(original, args, kwargs, map_leaves))
     bases = {id(tensor.twin): tensor for tensor in tensors}
     for tensor in tensors:
         if tensor.base is not None and tensor.base.twin is not None:
@@ -171,7 +199,11 @@ def run(
 
     def lift(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
-            return abstract_of(leaf, device, known, bases)
+            made = abstract_of(leaf, device, known, bases)
+            dtype = next(retyped, made.dtype)
+            if dtype is not made.dtype and id(leaf) not in known:
+                made.dtype, made.twin = dtype, None
+            return made
         if leaf == META and type(leaf) is torch.device:
             return device
         return leaf

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from stator.values.arrays import is_dtype
+
 BY_VALUE: frozenset[type] = frozenset({int, float, complex, str, bytes, torch.Size, range})
 BY_IDENTITY: frozenset[type] = frozenset(
     {
@@ -46,14 +48,14 @@ def guard_kind(value: Any) -> str | None:
         return "IS"
     if kind in BY_TYPE_AND_TEXT:
         return "EQUALS"
-    if isinstance(value, (type, enum.Enum, types.ModuleType)):
+    if issubclass(kind, (type, enum.Enum, types.ModuleType)):
         return "IS"
     if kind is slice:
         parts = (value.start, value.stop, value.step)
         return "EQUALS" if all(guard_kind(part) for part in parts) else None
     if kind is tuple or kind is frozenset:
         return "EQUALS" if all(guard_kind(part) == "EQUALS" or part is None for part in value) else None
-    if _is_typing_form(value):
+    if _is_typing_form(value) or is_dtype(value):
         return "IS"
     return None
 

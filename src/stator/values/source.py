@@ -26,6 +26,8 @@ Nothing here is a Python lambda; everything but the objects in `CONST` roots and
     REFERENT            what a weak reference points to, None once that is gone
     SIZE/STRIDE dim, OFFSET    integers of a tensor
     GRAD                a tensor's `.grad`
+    FROM_NUMPY          the tensor over a NumPy array's memory
+    FUNCTION_MODE i     of STATE: the i-th torch function mode of the thread
 
 Thread safety: a tree belongs to one trace, then is read only.
 """
@@ -46,7 +48,7 @@ ROOTS = frozenset({"LOCAL", "CELL", "FUNCTION", "CONST", "STATE"})
 STEPS = frozenset(
     {
         "ATTR", "SLOT", "DICT", "INDEX", "KEY", "DICT_KEY", "TYPE", "LOOKUP", "CONTENTS",
-        "REFERENT", "SIZE", "STRIDE", "OFFSET", "GRAD",
+        "REFERENT", "SIZE", "STRIDE", "OFFSET", "GRAD", "FROM_NUMPY", "FUNCTION_MODE",
     }
 )  # fmt: skip
 
@@ -108,6 +110,7 @@ class ModesExpectation:
     torch_function_modes: int | None = None  # depth of the mode stack
     torch_dispatch_modes: int | None = None
     torch_function_enabled: bool | None = None
+    torch_function_off: bool | None = None  # for modes, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +206,8 @@ _STEP_FORMS: dict[str, str] = {
     "STRIDE": "{base}.stride({key})",
     "OFFSET": "{base}.storage_offset()",
     "GRAD": "{base}.grad",
+    "FROM_NUMPY": "{base}",
+    "FUNCTION_MODE": "torch function mode {key}",
 }
 
 
@@ -260,6 +265,20 @@ class SourceTree:
         """All guards, in tree order."""
         for node in self.nodes():
             yield from node.guards.values()
+
+    def adopt(self, other: SourceTree) -> None:
+        """Assume what `other`, a tree over the same arguments, assumes as well."""
+        own: dict[Source, Source] = {}
+        for node in other.nodes():
+            parent = node.parent
+            own[node] = self.root(node.step, node.key) if parent is None else own[parent].child(node.step, node.key)
+        for guard in other.guards():
+            expected = guard.expected
+            if guard.kind == "SAME":
+                expected = own[expected]
+            elif guard.kind == "DIFFERENT":
+                expected = tuple(own[one] for one in expected)
+            own[guard.source].guard(guard.kind, expected, guard.location)
 
     def describe_step(self, base: str, step: str, key: Any) -> str:
         """How people read a source: `self.layers[0].weight`, `G.scale`, `x.size(1)`."""

@@ -29,10 +29,12 @@ import torch
 from stator.events import Location
 from stator.tensors.abstract import AbstractTensor
 from stator.tensors.engine import from_real
+from stator.values import arrays
 from stator.values.constants import guard_kind, is_constant
 from stator.values.source import Source, SourceTree
 
 CONTAINERS = (list, dict, set, collections.deque, bytearray)
+_SYMBOLIC = (torch.SymInt, torch.SymFloat)
 
 
 class Missing:
@@ -43,6 +45,11 @@ class Missing:
 
 
 DELETED = Missing()
+
+
+def entries(mapping: dict[Any, Any]) -> Any:
+    """Keys and values in the mapping's own order, which `dict` does not know of an OrderedDict."""
+    return (collections.OrderedDict if isinstance(mapping, collections.OrderedDict) else dict).items(mapping)
 
 
 class Shadow:
@@ -62,7 +69,7 @@ class Shadow:
     def changed(self) -> bool:
         """Whether the trace changed it."""
         if isinstance(self.copy, dict):
-            now: tuple[Any, ...] = tuple(part for pair in dict.items(self.copy) for part in pair)
+            now: tuple[Any, ...] = tuple(part for pair in entries(self.copy) for part in pair)
         else:
             now = tuple(self.copy)
         return len(now) != len(self.snapshot) or any(
@@ -99,9 +106,13 @@ class World:
         self.overlays: dict[int, Overlay] = {}
         self.forgotten: dict[int, set[str]] = {}  # id of an object -> attributes that only the trace gave and took
         self.touched: set[int] = set()
+        self.arrays: dict[int, Source] = {}  # by id of the trace's array: where the program's comes from
+        self.array_of_original: dict[int, Any] = {}
         self.objects: dict[int, Any] = {}  # outside objects that are neither constants, containers nor tensors
         # Called with (value, source) before a plain number becomes a constant; may return a symbolic stand-in.
         self.generalise: Callable[[Any, Source], Any] | None = None
+        # Whether `generalise` would give a stand-in for a number that was looked at before.
+        self.would_vary: Callable[[Any, Source], bool] | None = None
         # Called with each new abstract tensor from outside; may make sizes symbolic.
         self.generalise_tensor: Callable[[AbstractTensor], None] | None = None
 
@@ -119,6 +130,8 @@ class World:
                 return symbolic
         guard = guard_kind(value)
         if guard is not None:
+            if kind is tuple and self._varies_in(value, source):
+                return self._shadow_immutable(value, source)
             source.guard(guard, value, self.location())
             if guard == "IS":
                 self.sources.setdefault(id(value), source)
@@ -135,6 +148,8 @@ class World:
                 source.guard("SAME", known, self.location())
             if isinstance(value, torch.Tensor):
                 return self.tensors[identity]
+            if identity in self.array_of_original:
+                return self.array_of_original[identity]
             shadow = self.shadow_of_original.get(identity)
             return value if shadow is None else shadow.copy
         if identity in self.shadow_of_copy or type(value) is AbstractTensor:
@@ -142,19 +157,25 @@ class World:
         if isinstance(value, torch.Tensor):
             self.sources[identity] = source
             self.kept.append(value)
-            tensor = self.tensors[identity] = from_real(value)
-            tensor.source = source
-            self.sources[id(tensor)] = source
-            if self.generalise_tensor is not None:
-                self.generalise_tensor(tensor)
+            with torch._C.DisableTorchFunctionSubclass():  # a subclass may override the reading of its fields
+                tensor = self.tensors[identity] = from_real(value)
+                tensor.source = source
+                self.sources[id(tensor)] = source
+                if self.generalise_tensor is not None:
+                    self.generalise_tensor(tensor)
             return tensor
         if guard_kind(value) is not None:
             return value
         self.sources[identity] = source
         self.kept.append(value)
-        if isinstance(value, (tuple, frozenset)):
+        if arrays.is_array(value):
+            tensor = self.element(arrays.tensor_of(value), source.child("FROM_NUMPY"))
+            made = self.array_of_original[identity] = arrays.wrapped(tensor)
+            self.arrays[id(made)] = source
+            return made
+        if issubclass(kind := type(value), (tuple, frozenset)):  # `isinstance` would ask `__class__`
             return self._shadow_immutable(value, source)
-        if isinstance(value, CONTAINERS):
+        if issubclass(kind, CONTAINERS):
             return self._shadow(value, source)
         self.objects[identity] = value
         return value
@@ -173,12 +194,14 @@ class World:
             shadow = self._register(value, value, source)
             shadow.snapshot = tuple(value)
             return value
-        parts = [self.element(part, source.child("INDEX", index)) for index, part in enumerate(tuple.__iter__(value))]
+        parts = [self._part(part, source.child("INDEX", index)) for index, part in enumerate(tuple.__iter__(value))]
         kind = type(value)
         if all(new is old for new, old in zip(parts, tuple.__iter__(value), strict=True)):
             copy = value
         elif kind is tuple:
             copy = tuple(parts)
+        elif hasattr(kind, "n_sequence_fields"):  # made by C, with a constructor of its own
+            copy = kind(parts)
         else:
             copy = tuple.__new__(kind, parts)
             if getattr(value, "__dict__", None):
@@ -186,6 +209,28 @@ class World:
         shadow = self._register(value, copy, source)
         shadow.snapshot = tuple(parts)
         return copy
+
+    def _part(self, value: Any, source: Source) -> Any:
+        """An item of a tuple. Tuples cannot be changed when a number in them is read: what varies is symbolic now."""
+        if type(value) in (int, float) and self.would_vary is not None and self.would_vary(value, source):
+            assert self.generalise is not None
+            symbolic = self.generalise(value, source)
+            return value if symbolic is None else symbolic
+        return self.element(value, source)
+
+    def _varies_in(self, value: tuple[Any, ...], source: Source) -> bool:
+        """Whether a number in a constant tuple varies; the others are remembered."""
+        if self.generalise is None or self.would_vary is None:
+            return False
+        varies = False
+        for index, part in enumerate(value):
+            if type(part) in (int, float):
+                child = source.child("INDEX", index)
+                if self.would_vary(part, child):
+                    varies = True
+                else:
+                    self.generalise(part, child)
+        return varies
 
     def _shadow(self, value: Any, source: Source) -> Any:
         kind: Any = type(value)
@@ -198,7 +243,7 @@ class World:
             put = (
                 collections.OrderedDict.__setitem__ if isinstance(value, collections.OrderedDict) else dict.__setitem__
             )
-            for index, (key, held) in enumerate(dict.items(value)):
+            for index, (key, held) in enumerate(entries(value)):
                 new_key = key
                 if not is_constant(key):
                     new_key = self.element(key, source.child("DICT_KEY", index))
@@ -276,7 +321,14 @@ class World:
         """Make a number of a list or dict symbolic where it varies, in the copy as in what the copy started from."""
         snapshot, copy = shadow.snapshot, shadow.copy
         value = snapshot[position]
-        if self.generalise is None or type(value) not in (int, float) or not isinstance(copy, (list, dict)):
+        if type(value) in _SYMBOLIC:
+            return True
+        if self.generalise is None or type(value) not in (int, float):
+            return False
+        if isinstance(copy, tuple):
+            self.generalise(value, source)  # remembered: a tuple with another number has a stand-in from the start
+            return False
+        if not isinstance(copy, (list, dict)):
             return False
         place = snapshot[position - 1] if isinstance(copy, dict) else position
         base: Any = list
@@ -339,7 +391,9 @@ class World:
         seen = set() if seen is None else seen
         if id(value) in seen:
             return
-        if isinstance(value, (list, tuple, dict, set, frozenset, collections.deque)) and not is_constant(value):
+        if guard_kind(value) is not None:
+            return  # guarded where it was loaded
+        if isinstance(value, (list, tuple, dict, set, frozenset, collections.deque)):
             seen.add(id(value))
             self.read(value)
             for part in dict.values(value) if isinstance(value, dict) else value:
@@ -441,6 +495,13 @@ class World:
         Tensors that modules hold as parameters and buffers are not told apart from each other: there are many, and
         operations on one are seen through the other by any backend that keeps to the graph.
         """
+        rows = self._comparable()
+        for members in rows.values():
+            if len(members) > 1 and any(changed for _, changed in members):
+                self._tell_apart([row for row in members if row[1] or _used(row[0])])
+
+    def _comparable(self) -> dict[Any, list[tuple[Source, bool]]]:
+        """What could be one object: the source of each, and whether the trace changed it."""
         rows: dict[Any, list[tuple[Source, bool]]] = {}
         for shadow in self.shadow_of_copy.values():
             if isinstance(shadow.copy, CONTAINERS):
@@ -451,11 +512,10 @@ class World:
             rows.setdefault(type(held), []).append((self.sources[identity], changed))
         for tensor in self.tensors.values():
             if tensor.source is not None and tensor.real is not None and (tensor.node is not None or tensor.mutated):
-                kind = (torch.Tensor, tensor.dtype, tensor.real.shape)
+                with torch._C.DisableTorchFunctionSubclass():
+                    kind = (torch.Tensor, tensor.dtype, tensor.real.shape)
                 rows.setdefault(kind, []).append((tensor.source, tensor.mutated))
-        for members in rows.values():
-            if len(members) > 1 and any(changed for _, changed in members):
-                self._tell_apart([row for row in members if row[1] or _used(row[0])])
+        return rows
 
     @staticmethod
     def _tell_apart(members: list[tuple[Source, bool]]) -> None:

@@ -124,7 +124,8 @@ typedef struct {
     uint32_t looked_at; /* bits of MODE_* */
     PyObject *expected; /* strong: the ModesExpectation, for the slow way */
     bool slow;
-    int8_t grad_enabled, inference_mode, torch_function_enabled, deterministic, warn_only, cpu_default_device;
+    int8_t grad_enabled, inference_mode, deterministic, warn_only, cpu_default_device;
+    int8_t torch_function_enabled, torch_function_off;
     int8_t default_dtype;
     int64_t function_modes, dispatch_modes;
     int autocast_count;

@@ -139,6 +139,7 @@ bool modes_check_init(ModesCheck *check, PyObject *row) {
     int slow;
     int64_t dtype = 0;
     memset(check, 0, sizeof(*check));
+    check->torch_function_enabled = check->torch_function_off = -1;
     if (!is_row(row) || !PyArg_ParseTuple(row, "OO!p", &expected, &PyDict_Type, &mapping, &slow)) {
         return false;
     }
@@ -148,6 +149,7 @@ bool modes_check_init(ModesCheck *check, PyObject *row) {
         !read_flag(mapping, "inference_mode", MODE_INFERENCE, &check->inference_mode, looked_at) ||
         !read_flag(mapping, "torch_function_enabled", MODE_FUNCTION_ENABLED, &check->torch_function_enabled,
                    looked_at) ||
+        !read_flag(mapping, "torch_function_off", MODE_FUNCTION_ENABLED, &check->torch_function_off, looked_at) ||
         !read_flag(mapping, "deterministic", MODE_DETERMINISTIC, &check->deterministic, looked_at) ||
         !read_flag(mapping, "warn_only", MODE_DETERMINISTIC, &check->warn_only, looked_at) ||
         !read_flag(mapping, "cpu_default_device", MODE_DEVICE, &check->cpu_default_device, looked_at) ||
@@ -167,6 +169,14 @@ void modes_check_clear(ModesCheck *check) {
     Py_CLEAR(check->expected);
 }
 
+#define ALL_DISABLED 2
+
+/* Whether torch functions are overridden by all, by modes alone, or by nobody, as expected; -1 is not looked at. */
+static bool overrides_agree(const ModesCheck *check, int state) {
+    return (check->torch_function_enabled < 0 || (state == 0) == check->torch_function_enabled) &&
+           (check->torch_function_off < 0 || (state == ALL_DISABLED) == check->torch_function_off);
+}
+
 int modes_check_fast(const ModesCheck *check) {
     uint32_t at = check->looked_at;
     if (UNLIKELY(check->slow)) {
@@ -175,7 +185,7 @@ int modes_check_fast(const ModesCheck *check) {
     if (((at & MODE_GRAD) && readers.grad_enabled() != check->grad_enabled) ||
         ((at & MODE_INFERENCE) && readers.inference_mode() != check->inference_mode) ||
         ((at & MODE_DTYPE) && readers.default_dtype() != check->default_dtype) ||
-        ((at & MODE_FUNCTION_ENABLED) && (readers.disabled_state() == 0) != check->torch_function_enabled) ||
+        ((at & MODE_FUNCTION_ENABLED) && !overrides_agree(check, readers.disabled_state())) ||
         ((at & MODE_DISPATCH_MODES) && readers.dispatch_modes() != check->dispatch_modes) ||
         ((at & MODE_DETERMINISTIC) && (readers.deterministic(readers.context) != check->deterministic ||
                                        readers.warn_only(readers.context) != check->warn_only))) {
@@ -208,8 +218,6 @@ int modes_check_fast(const ModesCheck *check) {
     }
     return 1;
 }
-
-#define ALL_DISABLED 2
 
 int torch_function_disable(void) {
     if (readers.disabled_state == NULL || readers.set_disabled_state == NULL) {

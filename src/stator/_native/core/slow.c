@@ -77,7 +77,7 @@ int follow_slowly(Run *run, const Instruction *instruction, PyObject *value) {
         return FAILS;
     }
     PyObject *arguments[3] = {PyTuple_GET_ITEM(instruction->object, 0), PyTuple_GET_ITEM(instruction->object, 1),
-                              value};
+                              value == NULL ? Py_None : value};
     PyObject *found = PyObject_Vectorcall(follow_function, arguments, 3, NULL);
     if (found == NULL) {
         return swallow();

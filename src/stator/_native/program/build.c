@@ -145,6 +145,17 @@ static int read_kernel(Program *program, PyObject *tuple, Step *step) {
     return 0;
 }
 
+/* slot, base, sizes, strides, dtype, callable */
+static int read_expect(Program *program, PyObject *tuple, Step *step) {
+    step->callable = PyTuple_GET_ITEM(tuple, 6);
+    return small(PyTuple_GET_ITEM(tuple, 1), 0, program->slot_count, &step->slot, "slot") ||
+           small(PyTuple_GET_ITEM(tuple, 2), 0, program->slot_count, &step->base, "slot") ||
+           indices(program, PyTuple_GET_ITEM(tuple, 3), program->row_count, &step->sizes, "size") ||
+           indices(program, PyTuple_GET_ITEM(tuple, 4), program->row_count, &step->strides, "stride") ||
+           step->sizes.count != step->strides.count ||
+           small(PyTuple_GET_ITEM(tuple, 5), 0, 256, &step->dtype, "dtype");
+}
+
 /* way, rerun, operator, overload, values, results, callable, python order, positional, names */
 static int read_call(Program *program, PyObject *tuple, Step *step) {
     int32_t way, rerun;
@@ -179,7 +190,7 @@ static int read_call(Program *program, PyObject *tuple, Step *step) {
 
 /* (kind, ..., note) */
 static int read_step(Program *program, PyObject *tuple, Step *step) {
-    static const Py_ssize_t LENGTHS[] = {4, 9, 9, 7, 12, 5, 3};
+    static const Py_ssize_t LENGTHS[] = {4, 9, 9, 7, 12, 5, 3, 8};
     int32_t kind;
     if (!PyTuple_Check(tuple) || small(PyTuple_GET_ITEM(tuple, 0), 0, STEP_KINDS, &kind, "kind of step") ||
         PyTuple_GET_SIZE(tuple) != LENGTHS[kind])
@@ -198,6 +209,8 @@ static int read_step(Program *program, PyObject *tuple, Step *step) {
         return read_kernel(program, tuple, step);
     case STEP_CALL:
         return read_call(program, tuple, step);
+    case STEP_EXPECT:
+        return read_expect(program, tuple, step);
     case STEP_ITEM:
         return small(PyTuple_GET_ITEM(tuple, 1), 0, program->slot_count, &step->slot, "slot") ||
                small(PyTuple_GET_ITEM(tuple, 2), 0, program->slot_count, &step->base, "slot") ||

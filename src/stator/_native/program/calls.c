@@ -333,6 +333,59 @@ static int take_object(const Program *program, Frame *frame, int32_t slot, PyObj
     return handle ? fill_tensor(program, frame, slot, handle, BORROWED) : -1;
 }
 
+/* Whether a result is as the trace said: its dtype, its sizes, and its strides where they matter. */
+static int is_expected(const Frame *frame, const Step *step, Tensor handle) {
+    int64_t rank, *sizes, *strides, count = 1;
+    int32_t dtype;
+    if (torch.aoti_torch_get_dim(handle, &rank) || rank != step->sizes.count ||
+        torch.aoti_torch_get_dtype(handle, &dtype) || dtype != step->dtype ||
+        torch.aoti_torch_get_sizes(handle, &sizes) || torch.aoti_torch_get_strides(handle, &strides))
+        return 0;
+    for (int64_t i = 0; i < rank; i++)
+        if (sizes[i] != frame->integers[step->sizes.at[i]])
+            return 0;
+        else
+            count *= sizes[i];
+    for (int64_t i = 0; i < rank && count; i++)
+        if (sizes[i] != 1 && strides[i] != frame->integers[step->strides.at[i]])
+            return 0;
+    return 1;
+}
+
+static PyObject *integers_of(const Frame *frame, const Indices *rows) {
+    PyObject *tuple = PyTuple_New(rows->count);
+    for (int32_t i = 0; tuple && i < rows->count; i++) {
+        PyObject *entry = PyLong_FromLongLong(frame->integers[rows->at[i]]);
+        if (!entry) {
+            Py_CLEAR(tuple);
+            break;
+        }
+        PyTuple_SET_ITEM(tuple, i, entry);
+    }
+    return tuple;
+}
+
+int expect_layout(const Program *program, Frame *frame, const Step *step) {
+    Place *base = frame->places + step->base, *place = frame->places + step->slot;
+    if (!is_absent(base) && is_expected(frame, step, base->handle)) {
+        place->handle = base->handle;
+        place->ownership = BORROWED;
+        place->data = base->data;
+        place->element = base->element;
+        place->plain = base->plain;
+        return 0;
+    }
+    take_gil(frame);
+    PyObject *tensor = tensor_object(base), *result = NULL;
+    PyObject *sizes = integers_of(frame, &step->sizes), *strides = integers_of(frame, &step->strides);
+    if (tensor && sizes && strides)
+        result = PyObject_CallFunctionObjArgs(step->callable, tensor, sizes, strides, NULL);
+    Py_XDECREF(tensor);
+    Py_XDECREF(sizes);
+    Py_XDECREF(strides);
+    return result ? take_object(program, frame, step->slot, result) : -1;
+}
+
 static PyObject *call_object(const Program *program, Frame *frame, const Step *step) {
     int32_t count = step->python.count, made = 0;
     PyObject **arguments = malloc((count + 1) * sizeof *arguments), *result = NULL;

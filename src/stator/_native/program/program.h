@@ -87,7 +87,7 @@ typedef struct Value {
     struct Value *entries;
 } Value;
 
-typedef enum { STEP_EVALUATE, STEP_ALLOCATE, STEP_VIEW, STEP_KERNEL, STEP_CALL, STEP_ITEM, STEP_RELEASE, STEP_KINDS } StepKind;
+typedef enum { STEP_EVALUATE, STEP_ALLOCATE, STEP_VIEW, STEP_KERNEL, STEP_CALL, STEP_ITEM, STEP_RELEASE, STEP_EXPECT, STEP_KINDS } StepKind;
 
 /* How an operator is reached: the order of WAYS in runtime/externs.py. */
 typedef enum {
@@ -118,7 +118,7 @@ typedef struct {
 
 typedef struct {
     StepKind kind;
-    int32_t slot, base, row; /* ALLOCATE, VIEW, ITEM; row: the view's offset, the kernel's total, the item's index */
+    int32_t slot, base, row; /* ALLOCATE, VIEW, ITEM, EXPECT; row: the view's offset, the kernel's total, the item's index */
     Indices sizes, strides;  /* rows; RELEASE and KERNEL: slots in `sizes`, integer rows in `strides` */
     int64_t element;         /* bytes of an element; EVALUATE: first row */
     int64_t grain;           /* EVALUATE: end row */
@@ -238,6 +238,7 @@ int lay_out(const Program *program, Frame *frame); /* with the GIL; -1 with an e
 
 /* calls.c */
 int call_operator(const Program *program, Frame *frame, const Step *step);
+int expect_layout(const Program *program, Frame *frame, const Step *step);
 void clear_place(Place *place);
 
 /* run.c */

@@ -172,6 +172,9 @@ static int run_steps(const Program *program, Frame *frame) {
         case STEP_CALL:
             failed = call_operator(program, frame, step);
             break;
+        case STEP_EXPECT:
+            failed = expect_layout(program, frame, step);
+            break;
         case STEP_ITEM:
             failed = item(program, frame, step);
             break;

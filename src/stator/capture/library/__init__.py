@@ -13,13 +13,17 @@ from typing import Any
 
 from stator.capture import higher_order
 from stator.capture.library import (
+    arrays,
     builtin_functions,
     classes,
     effects,
     functional,
+    inference,
     modules,
+    numbers,
     polyfills,
     standard,
+    torch_overrides,
     torch_state,
     training,
 )
@@ -32,15 +36,26 @@ FUNCTIONS: dict[Any, FunctionHandler] = {
     **standard.FUNCTIONS,
     **polyfills.FUNCTIONS,
     **torch_state.FUNCTIONS,
+    **torch_overrides.FUNCTIONS,
+    **inference.FUNCTIONS,
     **effects.FUNCTIONS,
     **modules.FUNCTIONS,
     **higher_order.FUNCTIONS,
     **functional.FUNCTIONS,
     **training.FUNCTIONS,
+    **numbers.FUNCTIONS,
+    **arrays.FUNCTIONS,
 }
-CLASSES: dict[type, ClassHandler] = {**classes.CLASSES, **standard.CLASSES, **training.CLASSES}
+CLASSES: dict[type, ClassHandler] = {
+    **classes.CLASSES,
+    **standard.CLASSES,
+    **torch_overrides.CLASSES,
+    **inference.CLASSES,
+    **arrays.CLASSES,
+    **training.CLASSES,
+}
 # By the type of a callable object that C implements.
-INSTANCES: dict[type, Any] = {**standard.INSTANCES}
+INSTANCES: dict[type, Any] = {**standard.INSTANCES, **arrays.INSTANCES}
 # By the identity of a code object, for functions that are made anew by each use of a decorator.
 CODES: dict[int, Any] = {id(code): handler for code, handler in (*standard.CODES.items(), *training.CODES.items())}
 LATE_FUNCTIONS: dict[tuple[Any, Any], FunctionHandler] = {**torch_state.LATE_FUNCTIONS}

@@ -11,6 +11,8 @@ import torch
 
 from stator.capture.control import Break, UserException
 from stator.capture.frame import UNBOUND
+from stator.capture.operators import BLOCKED, lookup_special, specialised
+from stator.capture.symbolic import SYMBOLIC
 from stator.tensors.abstract import AbstractTensor
 from stator.values.constants import guard_kind
 
@@ -105,7 +107,7 @@ def _id(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> int:
 
 def _hash(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
     value = args[0]
-    if tracer.is_python_method(value, "__hash__"):
+    if tracer.is_python_method(value, "__hash__") and lookup_special(type(value), "__hash__") is not BLOCKED:
         return tracer.call(tracer.special(value, "__hash__"), [], {})
     if type(value) is AbstractTensor:
         return _id(tracer, args, kwargs)
@@ -165,9 +167,8 @@ def _extreme(symbol: str, function: Any) -> Any:
             if default is not MISSING:
                 return default
             return tracer.native(function, [])
-        if all(type(value) in (torch.SymInt, int) for value in values) and any(
-            type(value) is torch.SymInt for value in values
-        ):
+        kinds = {type(value) for value in values}
+        if key is None and torch.SymInt in kinds and kinds <= {torch.SymInt, int}:
             combine = torch.sym_max if function is max else torch.sym_min
             return functools.reduce(lambda left, right: tracer.native(combine, left, right), values)
         best = values[0]
@@ -212,13 +213,13 @@ def _pow(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return tracer.binary("**", args[0], args[1])
     if tracer.is_python_method(args[0], "__pow__"):
         return tracer.call(tracer.special(args[0], "__pow__"), args[1:], kwargs)
-    return tracer.native(pow, *args, **kwargs)
+    return tracer.native(pow, *map(specialised, args), **{name: specialised(value) for name, value in kwargs.items()})
 
 
 def _divmod(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if type(args[0]) in (int, float, bool) and type(args[1]) in (int, float, bool):
         return tracer.native(divmod, *args)
-    if type(args[0]) is AbstractTensor or type(args[1]) is AbstractTensor:
+    if any(type(arg) is AbstractTensor or isinstance(arg, SYMBOLIC) for arg in args):
         return tracer.binary("//", args[0], args[1]), tracer.binary("%", args[0], args[1])
     for target, other, name in ((args[0], args[1], "__divmod__"), (args[1], args[0], "__rdivmod__")):
         if tracer.is_python_method(target, name):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import operator
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ def _tuple(tracer: Tracer, cls: type, args: list[Any], kwargs: dict[str, Any]) -
 def _dict(tracer: Tracer, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
     made: Any = cls()
     if cls is collections.defaultdict and args:
-        made = collections.defaultdict(args[0])
+        made = tracer.native(collections.defaultdict, args[0])
         args = args[1:]
     if args or kwargs:
         tracer.call(made.update, args[:1], kwargs)
@@ -59,6 +60,12 @@ def _dict(tracer: Tracer, cls: type, args: list[Any], kwargs: dict[str, Any]) ->
 def _deque(tracer: Tracer, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
     items = kwargs.pop("iterable", args[0] if args else ())
     return tracer.native(collections.deque, tracer.listed(items), *args[1:], **kwargs)
+
+
+# What a number is made from, if not by its own special method.
+CONVERSIONS: dict[type, tuple[str, ...]] = {
+    int: ("__index__", "__trunc__"), float: ("__index__",), complex: ("__float__", "__index__")
+}  # fmt: skip
 
 
 def _number(name: str) -> Any:
@@ -75,9 +82,10 @@ def _number(name: str) -> Any:
             return tracer.native(torch.sym_float if cls is float else cls, value)
         if kind is torch.SymFloat:
             return value if cls is float else tracer.native(torch.sym_int if cls is int else cls, value)
-        for method in (name, "__index__", "__trunc__"):
+        for method in (name, *CONVERSIONS[cls]):
             if tracer.is_python_method(value, method):
-                return tracer.call(tracer.special(value, method), [], {})
+                result = tracer.call(tracer.special(value, method), [], {})
+                return result if type(result) in (cls, torch.SymInt) else tracer.judged(cls, value, method, result)
         tracer.require_c_value(value, cls.__name__)
         return tracer.native(cls, value)
 
@@ -114,8 +122,9 @@ def _with_callback(tracer: Tracer, cls: type, args: list[Any], kwargs: dict[str,
     """The callable comes first: `map`, `filter`, `takewhile` ..."""
     function = args[0]
     if function is None or (cls is not map and function is bool):
-        wrapped = tracer.callable_for_c(bool)
         wrapped = tracer.proxy_truth
+        tracer.proxied[id(wrapped)] = function
+        tracer.world.kept.append(wrapped)
     else:
         wrapped = tracer.callable_for_c(function)
         if cls is not map and cls is not itertools.starmap:
@@ -136,7 +145,12 @@ def _callback_second(tracer: Tracer, cls: type, args: list[Any], kwargs: dict[st
 
 
 def _added(tracer: Tracer) -> Any:
-    return lambda left, right: tracer.from_c(tracer.binary, "+", left, right)
+    def added(left: Any, right: Any) -> Any:
+        return tracer.from_c(tracer.binary, "+", left, right)
+
+    tracer.proxied[id(added)] = operator.add
+    tracer.world.kept.append(added)
+    return added
 
 
 def _plain(tracer: Tracer, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -59,10 +59,24 @@ def _warn(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> None:
     )
 
 
+def _logged(logger: logging.Logger, level: int, text: Any, args: Any, file: str, line: int, function: str) -> None:
+    """What a method of a logger does, called from the user's line."""
+    if logger.isEnabledFor(level):
+        logger.handle(logger.makeRecord(logger.name, level, file, line, text, args, None, function))
+
+
+def _get_logger(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A logger is the same object whenever its name is asked for."""
+    if kwargs or not all(is_constant(arg) for arg in args):
+        return NotImplemented
+    logger = tracer.native(logging.getLogger, *args)
+    return tracer.world.load(logger, tracer.tree.const(logger))
+
+
 def _log(method: str) -> Any:
     def handler(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
         logger = args[0]
-        if not isinstance(logger, logging.Logger):
+        if not isinstance(logger, logging.Logger) or type(logger)._log is not logging.Logger._log:
             return NotImplemented
         if method == "log":
             level = args[1]
@@ -72,7 +86,10 @@ def _log(method: str) -> Any:
             return None
         if kwargs or method == "exception" or not all(is_constant(arg) for arg in args[1:]):
             raise Break("output", f"logging.{method}")
-        tracer.effects.append(Replay(getattr(logging.Logger, method), tuple(args), {}))
+        text, *rest = args[2:] if method == "log" else args[1:]
+        frame = tracer.frames[-1]
+        place = (frame.code.co_filename, frame.line(), frame.code.co_name)
+        tracer.effects.append(Replay(_logged, (logger, level, text, tuple(rest), *place), {}))
         return None
 
     return handler
@@ -81,6 +98,7 @@ def _log(method: str) -> Any:
 FUNCTIONS: dict[Any, Any] = {
     builtins.print: _print,
     warnings.warn: _warn,
+    logging.getLogger: _get_logger,
     **{
         getattr(logging.Logger, name): _log(name)
         for name in ("debug", "info", "warning", "error", "critical", "log", "exception")

@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from stator.capture.control import Break, UserException
+from stator.capture.operators import specialised
 from stator.capture.shown import Shown
+from stator.capture.symbolic import SYMBOLIC
 from stator.tensors.abstract import AbstractTensor
 from stator.values.constants import is_constant
 
@@ -107,6 +109,8 @@ COMPARISONS = {"__eq__": "==", "__ne__": "!=", "__lt__": "<", "__le__": "<=", "_
 def call_c_method(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Run a method of a builtin type; `args[0]` is its target."""
     name, target = function.__name__, args[0]
+    if isinstance(target, SYMBOLIC):
+        args[0] = target = specialised(target)  # `int.bit_length`: C wants the number itself
     owner = function.__objclass__ if hasattr(function, "__objclass__") else type(target)
     if owner is object:
         return _object_method(tracer, function, name, args, kwargs)
@@ -124,6 +128,11 @@ def call_c_method(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[s
         return tracer.native(function, *args, **kwargs)
     if tracer.is_plain_iterator(target) and not tracer.world.is_outside(target):
         return tracer.native(function, *args, **kwargs)
+    if name in ("__get__", "__set__") and type(target) is types.GetSetDescriptorType and len(args) > 1:
+        if type(args[1]) is AbstractTensor and issubclass(torch.Tensor, target.__objclass__):
+            if name == "__get__":
+                return tracer.tensor_attr(args[1], target.__name__)
+            return tracer.store_tensor_attr(args[1], target.__name__, args[2])
     if name in ("__get__", "__call__") and not tracer.world.is_outside(target):
         return _descriptor_method(tracer, function, name, args, kwargs)
     if isinstance(target, type(contextlib.nullcontext)) and name in ("mro", "__subclasses__"):

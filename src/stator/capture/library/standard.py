@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import collections
 import copy
+import copyreg
 import dataclasses
 import functools
 import inspect
@@ -23,7 +24,7 @@ import torch
 
 from stator.capture.control import Break, UserException
 from stator.capture.instance_dicts import InstanceDict
-from stator.capture.nonstrict import autograd_function
+from stator.capture.nonstrict import autograd_function, scripted_function
 from stator.values.constants import guard_kind, is_constant
 
 if TYPE_CHECKING:
@@ -78,6 +79,9 @@ def _tee(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _copy(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """What needs no protocol; for all else the standard library's own function is interpreted."""
+    if len(args) != 1 or kwargs:
+        return NotImplemented
     value = args[0]
     if is_constant(value):
         return value
@@ -89,11 +93,7 @@ def _copy(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return value
     if tracer.is_python_method(value, "__copy__"):
         return tracer.call(tracer.special(value, "__copy__"), [], {})
-    if _is_plain(kind):
-        return _shallow(tracer, value)
-    if not tracer.world.is_outside(value) and kind.__reduce_ex__ is object.__reduce_ex__:
-        return tracer.native(copy.copy, value)
-    raise Break("c_reads_object", f"copy.copy of a {kind.__name__}")
+    return _shallow(tracer, value) if _is_plain(kind) else NotImplemented
 
 
 def _shallow(tracer: Tracer, value: Any) -> Any:
@@ -107,45 +107,61 @@ def _names_of(tracer: Tracer, value: Any) -> dict[str, Any]:
     return tracer.instance_snapshot(InstanceDict(value)) if tracer.world.is_outside(value) else dict(value.__dict__)
 
 
+class _OwnProtocol(Exception):
+    """Something to be copied says itself how."""
+
+
 def _deepcopy(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    value = args[0]
-    memo: dict[int, Any] = {}
+    """Copies of builtin containers and plain instances; for all else `copy.deepcopy` itself is interpreted."""
+    if len(args) != 1 or kwargs:
+        return NotImplemented
+    try:
+        return _deep(tracer, args[0], {})
+    except _OwnProtocol:
+        return NotImplemented
 
-    def copied(part: Any) -> Any:
-        kind = type(part)
-        if is_constant(part) or isinstance(part, (types.FunctionType, type, torch.SymInt, torch.SymFloat)):
-            return part
-        if id(part) in memo:
-            return memo[id(part)]
-        if kind is list:
-            tracer.world.read(part)
-            made: Any = []
-            memo[id(part)] = made
-            made.extend(copied(inner) for inner in part)
-            return made
-        if kind is dict:
-            tracer.world.read(part)
-            made = memo[id(part)] = {}
-            for key, inner in part.items():
-                made[copied(key)] = copied(inner)
-            return made
-        if kind is tuple:
-            tracer.world.read(part)
-            return tuple(copied(inner) for inner in part)
-        if kind is set:
-            tracer.world.read(part)
-            return {copied(inner) for inner in part}
-        if tracer.is_python_method(part, "__deepcopy__"):
-            return tracer.call(tracer.special(part, "__deepcopy__"), [{}], {})
-        return _copied_instance(tracer, part, memo, copied)
 
-    return copied(value)
+def _deep(tracer: Tracer, part: Any, memo: dict[int, Any]) -> Any:
+    kind = type(part)
+    if is_constant(part) or isinstance(part, (types.FunctionType, type, torch.SymInt, torch.SymFloat)):
+        return part
+    if id(part) in memo:
+        return memo[id(part)]
+    made: Any
+    if kind is list:
+        tracer.world.read(part)
+        made = memo[id(part)] = []
+        made.extend(_deep(tracer, inner, memo) for inner in part)
+    elif kind is dict:
+        tracer.world.read(part)
+        made = memo[id(part)] = {}
+        for key, inner in part.items():
+            made[_deep(tracer, key, memo)] = _deep(tracer, inner, memo)
+    elif kind is tuple:
+        tracer.world.read(part)
+        made = tuple(_deep(tracer, inner, memo) for inner in part)
+        if all(new is old for new, old in zip(made, part, strict=True)):
+            made = part
+        made = memo.setdefault(id(part), made)  # a part may have been the way back here
+    elif kind is set:
+        tracer.world.read(part)
+        made = memo[id(part)] = {_deep(tracer, inner, memo) for inner in part}
+    elif not _is_plain(kind) or tracer.is_python_method(part, "__deepcopy__"):
+        raise _OwnProtocol
+    else:
+        tracer.world.guard_type(part)
+        made = memo[id(part)] = object.__new__(kind)
+        for name, held in _names_of(tracer, part).items():
+            made.__dict__[name] = _deep(tracer, held, memo)
+    return made
 
 
 def _is_plain(kind: type) -> bool:
     """Whether instances keep their state in `__dict__` alone, and `object` says how they are copied."""
     return (
-        kind.__reduce_ex__ is object.__reduce_ex__
+        kind.__getattribute__ is object.__getattribute__
+        and kind not in copyreg.dispatch_table
+        and kind.__reduce_ex__ is object.__reduce_ex__
         and kind.__reduce__ is object.__reduce__
         and getattr(kind, "__getstate__", None) is getattr(object, "__getstate__", None)
         and not hasattr(kind, "__setstate__")
@@ -154,19 +170,6 @@ def _is_plain(kind: type) -> bool:
         and not issubclass(kind, torch.nn.Module)
         and not any(base.__dict__.get("__slots__") for base in kind.__mro__)
     )
-
-
-def _copied_instance(tracer: Tracer, part: Any, memo: dict[int, Any], copied: Any) -> Any:
-    """A deep copy of an instance that keeps its state in its `__dict__`, as `object.__reduce_ex__` has it."""
-    kind = type(part)
-    if not _is_plain(kind):
-        raise Break("c_reads_object", f"copy.deepcopy of a {kind.__name__}")
-    tracer.world.guard_type(part)
-    made = object.__new__(kind)
-    memo[id(part)] = made
-    for name, held in _names_of(tracer, part).items():
-        made.__dict__[name] = copied(held)
-    return made
 
 
 def _signature(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -196,7 +199,7 @@ def _cast(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 def _exc_info(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
     error = tracer.handled
-    return (None, None, None) if error is None else (type(error), error, error.__traceback__)
+    return (None, None, None) if error is None else (type(error), error, tracer.traceback_of(error))
 
 
 def _exception(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -289,6 +292,7 @@ def _referent(tracer: Tracer, reference: Any, args: list[Any], kwargs: dict[str,
 
 
 GETTERS: dict[type, Any] = {
+    torch.jit.ScriptFunction: scripted_function,
     operator.itemgetter: _itemgetter,
     operator.attrgetter: _attrgetter,
     operator.methodcaller: _methodcaller,

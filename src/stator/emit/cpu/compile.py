@@ -28,10 +28,11 @@ from stator.emit.cpu import kernel as kernel_emitter
 from stator.emit.cpu import math
 from stator.emit.cpu.kernel import Shape, Way
 from stator.emit.cpu.math_ir import Target, host_target
+from stator.emit.cpu.streams import candidates
 from stator.loops.ir import Kernel
 from stator.loops.show import show_kernel
 
-FORMAT = 1  # raised whenever the same kernel text would give other code
+FORMAT = 2  # raised whenever the same kernel text would give other code
 
 
 class ObjectStore(Protocol):
@@ -140,7 +141,7 @@ LINKER = Linker()
 
 def kernel_text(kernel: Kernel) -> str:
     """The kernel as text, its name and its buffers' names left out: equal text is equal code."""
-    return show_kernel(kernel, canonical=True)
+    return show_kernel(kernel, canonical=True) + candidates(kernel)
 
 
 def emit_module(kernels: Sequence[Kernel], ways: Sequence[Way], prefix: str, target: Target) -> ir.Module:

@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from stator.emit.cpu import math
 from stator.emit.cpu.math_ir import Target, declare, lanes_of, mangled, splat, spread, with_element
-from stator.loops.ir import FLOATS, INTEGERS, TYPES
+from stator.loops.ir import FLOATS, INTEGERS, TYPES, Buffer
 
 Value = Any
 
@@ -53,6 +53,7 @@ class Elements:
     def __init__(self, builder: ir.IRBuilder, target: Target) -> None:
         self.builder = builder
         self.target = target
+        self.streamed: frozenset[Buffer] = frozenset()  # what is stored past the cache
 
     def alike(self, values: Sequence[Value]) -> list[Value]:
         """Scalars spread to the lanes of the vectors among them."""
@@ -168,6 +169,24 @@ class Elements:
             self.builder.module, f"llvm.{name}.{mangled(kind)}", ir.FunctionType(kind, [kind] * len(values))
         )
         return self.builder.call(function, values)
+
+    def masked_load(self, address: Value, kind: ir.Type, mask: Value, align: int) -> Value:
+        """Lanes side by side in memory, zero where the mask is off."""
+        i32 = ir.IntType(32)
+        signature = ir.FunctionType(kind, [ir.PointerType(), i32, mask.type, kind])
+        function = declare(self.builder.module, f"llvm.masked.load.{mangled(kind)}.p0", signature)
+        return self.builder.call(function, [address, ir.Constant(i32, align), mask, splat(kind, 0)])
+
+    def store_past_cache(self, value: Value, address: Value, align: int) -> None:
+        """Store a whole aligned vector without reading its line first."""
+        flag = self.builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+        self.builder.store(value, address, align=align).set_metadata("nontemporal", flag)
+
+    def finish_streams(self) -> None:
+        """What was stored past the cache is seen by other threads before anything that follows."""
+        if self.streamed and self.target.architecture == "x86_64":
+            kind = ir.FunctionType(ir.VoidType(), [])
+            self.builder.call(declare(self.builder.module, "llvm.x86.sse.sfence", kind), [])
 
     # conversions
 

@@ -96,6 +96,8 @@ class Frame:
             self.prepare_integer(store.index)
 
     def prepare_integer(self, index: Size) -> None:
+        if self.step(index) is None:
+            return  # computed lane by lane, where it is used
         part = self._known_part(index, self.known)
         if not isinstance(part, int) and part != 0:
             self.whole(part)
@@ -309,9 +311,7 @@ class Frame:
         address = self.builder.gep(self.pointers[buffer], [self.whole(index)], source_etype=element)
         if self.mask is None:
             return self.builder.load(address, typ=kind, align=_bytes(element))
-        signature = ir.FunctionType(kind, [POINTER, I32, self.mask.type, kind])
-        function = declare(self.builder.module, f"llvm.masked.load.{mangled(kind)}.p0", signature)
-        return self.builder.call(function, [address, ir.Constant(I32, _bytes(element)), self.mask, splat(kind, 0)])
+        return self.elements.masked_load(address, kind, self.mask, _bytes(element))
 
     def _addresses(self, buffer: Buffer, index: Size) -> Value:
         places = self.builder.gep(
@@ -350,6 +350,9 @@ class Frame:
 
     def _store_side_by_side(self, store: Store, raw: Value, element: ir.Type) -> None:
         address = self.builder.gep(self.pointers[store.buffer], [self.whole(store.index)], source_etype=element)
+        if self.mask is None and store.buffer in self.elements.streamed:
+            self.elements.store_past_cache(raw, address, _bytes(element) * (self.lanes or 1))
+            return
         if self.mask is None:
             self.builder.store(raw, address, align=_bytes(element))
             return

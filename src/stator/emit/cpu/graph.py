@@ -10,10 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import llvmlite.binding as llvm
 import torch
 
 from stator import config, events
 from stator.emit.cpu.compile import LINKER, Compiled, ObjectStore
+from stator.emit.cpu.math_ir import host_target
+from stator.emit.cpu.products import TILE_ROWS
 from stator.emit.cpu.report import report_program
 from stator.loops.fuse import Fused, fuse
 from stator.loops.integers import Atom, Polynomial, Size
@@ -22,7 +25,7 @@ from stator.loops.schedule import schedule
 from stator.loops.split import split_reductions
 from stator.loops.verify import verify_kernel
 from stator.lower.graph import Lowered, lower
-from stator.lower.values import DTYPES, Number, OperatorCall, Stored
+from stator.lower.values import DTYPES, OPAQUE, Number, OperatorCall, Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,9 @@ class Options:
 
 # Ways to compile a graph, each surer and slower than the last: (what it is called, without fusion, operators only).
 RETREATS = (("", False, False), ("fused kernels", True, False), ("kernels", True, True))
+
+# Operators whose results are always contiguous, as their shape functions say.
+KEEP_PROMISES = frozenset({"aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default"})
 
 _reported: set[str] = set()
 
@@ -63,7 +69,7 @@ def _report_failure(given_up: str, error: BaseException) -> None:
 
 def _compile(module: torch.fx.GraphModule, options: Options, apart: bool, operators_only: bool) -> Any:
     with events.stage("lower"):
-        lowered = lower(module, operators_only)
+        lowered = lower(module, operators_only, own_products())
     with events.stage("fuse"):
         outputs = {value.buffer for value in lowered.outputs if isinstance(value, Stored)}
         steps = fuse(split_reductions(lowered.steps), outputs, apart)
@@ -72,6 +78,16 @@ def _compile(module: torch.fx.GraphModule, options: Options, apart: bool, operat
         compiled = dict(zip(kernels, LINKER.kernels(list(kernels.values()), options.objects), strict=True))
     report_program(options.name, steps, kernels, lowered)
     return Assembly(lowered, steps, kernels, compiled, options).build()
+
+
+def own_products() -> bool:
+    """Whether products of matrices are kernels of ours: where MKL, on a processor not its maker's, stays below what
+    the processor can do. The answer depends on the machine alone, so results repeat."""
+    target = host_target()
+    if config.products == "library" or target.bits not in TILE_ROWS:
+        return False
+    foreign = target.architecture == "x86_64" and llvm.get_host_cpu_name().startswith("znver")
+    return config.products == "own" or (foreign and bool(torch.backends.mkl.is_available()))
 
 
 def kernel_of(nest: Nest, number: int) -> Kernel:
@@ -105,6 +121,8 @@ class Assembly:
         self.slots: dict[Buffer, Any] = {}
         self.symbols: dict[str, Any] = {}
         self.numbers: dict[Number, Any] = {}
+        self.makers: dict[Buffer, OperatorCall] = {}
+        self.expected: dict[Buffer, Any] = {}
         self.returned = {value.buffer for value in lowered.outputs if isinstance(value, Stored)}
 
     def build(self) -> Any:
@@ -210,8 +228,19 @@ class Assembly:
             )
         return slot
 
+    def _readable(self, buffer: Buffer) -> Any:
+        """The slot of a buffer as kernels and views see it: an operator's result is what the trace said it would be."""
+        slot, maker = self._slot(buffer), self.makers.get(buffer)
+        if maker is None or buffer.type == OPAQUE or str(maker.operator) in KEEP_PROMISES:
+            return slot
+        if buffer not in self.expected:
+            sizes, strides = self.sizes(buffer.sizes), self.sizes(buffer.strides)
+            what, line = maker.operator, maker.line or None
+            self.expected[buffer] = self.builder.expect(slot, sizes, strides, DTYPES[buffer.type], what, line)
+        return self.expected[buffer]
+
     def _kernel(self, kernel: Kernel, compiled: Compiled) -> None:
-        tensors = [self._slot(buffer) for buffer in kernel.buffers]
+        tensors = [self._readable(buffer) for buffer in kernel.buffers]
         ints = [self._atom(atom) for atom in kernel.symbols]
         shape = compiled.shape
         total = self.size(shape.total)
@@ -219,13 +248,14 @@ class Assembly:
         self.builder.kernel(compiled.address, compiled.owner, kernel.name, tensors, ints, total, shape.grain, line)
 
     def _operator(self, call: OperatorCall) -> None:
+        self.makers.update(dict.fromkeys(call.made(), call))
         arguments = self._argument(call.arguments)
         keywords = {name: self._argument(value) for name, value in call.keywords.items()}
         if isinstance(call.operator, torch._ops.HigherOrderOperator):
             (slot,) = self.builder.python(call.operator, arguments, ("list",), call.line or None)
             self._bind_result(call.results, slot)
             return
-        slots = self.builder.extern(call.operator, arguments, keywords, call.line or None)
+        slots = self.builder.extern(call.operator, arguments, keywords, call.line or None, call.instead)
         for result, slot in zip(call.results, slots, strict=True):
             self._bind_result(result, slot)
 
@@ -254,6 +284,7 @@ class Assembly:
         slot = self._slot(buffer)
         if value.sizes == buffer.sizes and value.strides == buffer.strides and value.offset == 0:
             return slot
+        slot = self._readable(buffer)
         return self.builder.view(slot, self.sizes(value.sizes), self.sizes(value.strides), self.size(value.offset))
 
     def _output(self, value: Any) -> Any:

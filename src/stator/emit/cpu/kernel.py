@@ -2,7 +2,7 @@
 
 Contract. `emit(kernel, module, target, way, name)` adds to the module `void name(void *const *buffers, const int64_t
 *ints, int64_t begin, int64_t end)`. `shape(kernel, way)` says how many units the outermost parallel range has and how
-many of them are worth a thread. There are four ways to walk a kernel, chosen by `choose`:
+many of them are worth a thread. There are five ways to walk a kernel, chosen by `choose`:
 
     flat      one variable and no row: units are elements, the vector runs along them
     rows      units are rows; the vector runs along the last inner variable
@@ -10,6 +10,7 @@ many of them are worth a thread. There are four ways to walk a kernel, chosen by
               (a sum over the first dimension of a matrix)
     tiles     memory lies along one variable on the one side and along another on the other: square tiles are loaded
               along the one and turned in registers (see `tiles.py`)
+    products  a contraction in tiles of registers (see `products.py`)
 
 Every loop over vectors is followed by one for the remainder: with lanes masked off on AVX-512, one element at a time
 elsewhere. No pass pipeline runs behind this: loops carry their state in phi nodes, invariant values are hoisted here.
@@ -26,9 +27,11 @@ from llvmlite import ir
 from stator.emit.cpu.elements import Elements, memory_type
 from stator.emit.cpu.frames import I64, POINTER, Frame, integer
 from stator.emit.cpu.math_ir import Target
+from stator.emit.cpu.products import Products, Tiling, tiling_of, units_of, work_of
 from stator.emit.cpu.reduce import Reducer
+from stator.emit.cpu.streams import streamed
 from stator.emit.cpu.tiles import TILE_WEIGHT, TILES_A_UNIT, turned_frames, turned_variable
-from stator.loops.integers import Atom, Size, coefficient_of, quotient, single_atom, upper_bound, variable
+from stator.loops.integers import Atom, Size, coefficient_of, product_of, quotient, single_atom, upper_bound, variable
 from stator.loops.ir import TYPES, Expression, Kernel, Stage, walk
 from stator.loops.schedule import every_index, roots_of, stores_of
 from stator.loops.spaces import extent, total
@@ -37,6 +40,8 @@ Value = Any
 
 # Additions a thread should have to do before another one is woken.
 WORK_PER_THREAD = 1 << 15
+# The same for multiplications of a contraction, of which a core does many at once.
+PRODUCTS_PER_THREAD = 1 << 19
 # What a row of symbolic length is taken for.
 UNKNOWN_ROW = 4096
 
@@ -50,6 +55,7 @@ class Way:
     lanes: int
     unroll: int
     across: Atom | None = None  # of tiles: the other variable
+    tiling: Tiling | None = None  # of products
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,8 @@ def shape(kernel: Kernel, way: Way) -> Shape:
     cost = max(sum(root.cost for root in set(roots_of(kernel.stages))), 1)
     if way.name == "flat":
         return Shape(extent(kernel.inner[0]), max(WORK_PER_THREAD // cost, 1))
+    if way.tiling is not None:
+        return Shape(product_of(units_of(way.tiling)[1]), max(PRODUCTS_PER_THREAD // work_of(way.tiling), 1))
     inner = upper_bound(total(kernel.inner))
     work = cost * max(UNKNOWN_ROW if inner is None else inner, 1)
     if way.name == "rows":
@@ -88,6 +96,9 @@ def choose(kernel: Kernel, target: Target) -> Way:
     """The way to walk it: the vector runs along the variable that most accesses move by one with."""
     lanes = max(target.bits // 8 // _width(kernel), 1)
     variables = kernel.inner[-1:] + kernel.outer[-1:]
+    tiling = tiling_of(kernel, target)
+    if tiling is not None:
+        return Way("products", tiling.roles.columns, tiling.lanes, tiling.vectors, tiling=tiling)
     if not variables:
         return Way("rows", None, lanes, 1)
     weight = sum(len(set(walk([root]))) for root in roots_of(kernel.stages))
@@ -164,8 +175,14 @@ class Emitter:
 
     def run(self) -> None:
         self._arguments()
+        if self.way.tiling is not None:
+            Products(self, self.way.tiling).run()
+            self.builder.ret_void()
+            return
+        self.elements.streamed = streamed(self.kernel, self.way)
         self.entry.prepare(self._roots())
         {"flat": self._flat, "rows": self._rows, "columns": self._columns, "tiles": self._tiles}[self.way.name]()
+        self.elements.finish_streams()
         self.builder.ret_void()
 
     def _roots(self) -> list[Expression]:
@@ -287,7 +304,12 @@ class Emitter:
             self._elements_of(stage, frames, [], [])
             return state
 
-        self.vector_loop(self.entry, self.begin, self.end, [], body)
+        low = self.begin
+        if self.elements.streamed:  # whole vectors from a multiple of their length on
+            low = self.builder.add(low, integer(self.way.lanes - 1))
+            low = self._smaller(self.builder.and_(low, integer(-self.way.lanes)), self.end)
+            self._remainder(self.entry, self.begin, low, [], body)
+        self.vector_loop(self.entry, low, self.end, [], body)
 
     def _rows(self) -> None:
         outer = self.kernel.outer

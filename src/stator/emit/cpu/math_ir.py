@@ -102,6 +102,26 @@ def splat(kind: ir.Type, value: float | int) -> ir.Constant:
     return ir.Constant(kind, [scalar] * kind.count)
 
 
+class Picks(ir.Constant):  # type: ignore[misc]
+    """The lanes a shuffle picks, as text written once."""
+
+    def __init__(self, places: tuple[int, ...]) -> None:
+        self.type = ir.VectorType(ir.IntType(32), len(places))
+        self.constant = [ir.Constant(ir.IntType(32), place) for place in places]
+        self.text = "<" + ", ".join(f"i32 {place}" for place in places) + ">"
+
+    def _to_string(self) -> str:
+        return f"{self.type} {self.text}"
+
+    def _get_reference(self) -> str:
+        return self.text
+
+
+@functools.cache
+def picks(places: tuple[int, ...]) -> Picks:
+    return Picks(places)
+
+
 def zeros(kind: ir.Type) -> ir.Constant:
     return WrittenConstant(kind, "zeroinitializer")
 
@@ -357,8 +377,7 @@ def spread(builder: ir.IRBuilder, value: Value, lanes: int) -> Value:
     """A scalar in every lane of a vector."""
     kind = ir.VectorType(value.type, lanes)
     single = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
-    first = [ir.Constant(ir.IntType(32), 0)] * lanes
-    mask = ir.Constant(ir.VectorType(ir.IntType(32), lanes), first)
+    mask = picks((0,) * lanes)
     return builder.shuffle_vector(single, ir.Constant(kind, ir.Undefined), mask)
 
 

@@ -24,7 +24,7 @@ Value = Any
 
 def identity(kind: str, type_: str) -> Any:
     """What leaves any element as it is."""
-    if kind == "sum":
+    if kind in ("sum", "contraction"):
         return 0
     if kind == "product":
         return 1

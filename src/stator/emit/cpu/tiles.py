@@ -15,6 +15,7 @@ from llvmlite import ir
 
 from stator.emit.cpu.elements import Elements
 from stator.emit.cpu.frames import Frame, integer
+from stator.emit.cpu.math_ir import picks
 from stator.loops.integers import Atom, Size, coefficient_of, upper_bound
 from stator.loops.ir import Expression, Kernel, Stage, walk
 from stator.loops.schedule import roots_of
@@ -27,8 +28,8 @@ Value = Any
 
 # A tile's code is written once for each of its rows: only small bodies are.
 TILE_WEIGHT = 24
-# Tiles side by side that one unit works through.
-TILES_A_UNIT = 4
+# Tiles side by side that one unit works through. More rows at once are more streams than the processor foresees.
+TILES_A_UNIT = 1
 
 
 def _is_turned(index: Size, vector: Atom, across: Atom) -> bool:
@@ -88,11 +89,9 @@ def turned(elements: Elements, vectors: Sequence[Value]) -> list[Value]:
     """The transpose of a square of vectors: each step interleaves the first half of them with the second."""
     count = len(vectors)
     half = count // 2
-    kind = ir.VectorType(ir.IntType(32), count)
 
     def order(start: int) -> ir.Constant:
-        picks = [start + k // 2 + (count if k % 2 else 0) for k in range(count)]
-        return ir.Constant(kind, [ir.Constant(ir.IntType(32), pick) for pick in picks])
+        return picks(tuple(start + k // 2 + (count if k % 2 else 0) for k in range(count)))
 
     low, high = order(0), order(half)
     current = list(vectors)
