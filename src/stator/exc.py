@@ -10,9 +10,10 @@ from __future__ import annotations
 class StatorError(RuntimeError):
     """Base of all errors stator raises."""
 
-    def __init__(self, message: str = "", *, reason: str = "") -> None:
+    def __init__(self, message: str = "", *, reason: str = "", detail: str = "") -> None:
         super().__init__(message)
         self.reason = reason
+        self.detail = detail  # what the reason's summary leaves open
 
 
 class Unsupported(StatorError):

@@ -36,6 +36,7 @@ from stator.aot.partition import Partitioner, Split, partition
 from stator.aot.symbolic import Facts, context_of, facts_of, missing, settle
 from stator.aot.tape import INPUT, Step, Tape
 from stator.aot.wrapper import Plan, base_of, build
+from stator.capture.plain_operators import as_plain
 from stator.exc import Unsupported
 from stator.sizes import SizeContext
 
@@ -92,8 +93,8 @@ def _compile(
     except Unsupported as error:
         if error.reason not in ("aot_aliased_inputs", "aot_symbolic"):
             raise
-        events.emit("fallback", reason=error.reason, detail=str(error))
-        return gm.forward
+        events.emit("fallback", reason=error.reason, detail=error.detail)
+        return as_plain(gm).forward
 
 
 @contextmanager
@@ -131,7 +132,7 @@ def _compiled(
         plan = _training(joint, every, fw_compiler, bw_compiler, how)
     else:
         plan = _inference(joint, every, inference_compiler)
-    plan.owned, plan.adopted, plan.eager = list(owned.values()), joint.adopted, gm.forward
+    plan.owned, plan.adopted, plan.eager = list(owned.values()), joint.adopted, as_plain(gm).forward
     plan.tensor_inputs = [isinstance(value, torch.Tensor) for value in inputs]
     tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
     plan.distinct_memories = len({value.untyped_storage()._cdata for value in tensors})

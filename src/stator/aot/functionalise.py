@@ -13,6 +13,7 @@ shown anew from there. Memory that nothing writes costs nothing: its steps stay 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -204,10 +205,20 @@ class Functionaliser:
             self.roots[handle] = new
             self.shown[handle] = (self.version[memory], new)
             return
-        base = self.current(parent)
-        combined = scatter(self.write, handle, base, new)
-        self.assign(parent, self._fitted(parent, combined))
+        owner = _shown_twice_of(handle)
+        if owner is None:
+            owner = parent
+            combined = scatter(self.write, handle, self.current(parent), new)
+        else:
+            combined = self._scattered_through(handle, owner, new)
+        self.assign(owner, self._fitted(owner, combined))
         self.shown[handle] = (self.version[memory], new)
+
+    def _scattered_through(self, handle: Step, owner: Step, new: Step) -> Step:
+        """`owner` with the elements `handle` shows replaced, whatever views stand between them."""
+        shown, offset = handle.value, handle.value.storage_offset() - owner.value.storage_offset()
+        sizes, strides = list(shown.shape), list(shown.stride())
+        return self.write(aten.as_strided_scatter.default, self.current(owner), new, sizes, strides, offset)
 
     def _copied(self, handle: Step, old: Step, source: Any) -> Step:
         """The result of `old.copy_(source)`; in memory of its own where it is not scattered into some anyway."""
@@ -259,6 +270,27 @@ class Functionaliser:
             return op.abstract(low_args, low_kwargs)
         value = evaluate(op, low_args, low_kwargs)
         return map_tensors(lambda tensor: tensor, value)
+
+
+def _shown_twice_of(handle: Step) -> Step | None:
+    """What the topmost view above `handle` that shows an element more than once is a view of; None without such."""
+    for step in view_chain(handle)[:-1]:
+        value = step.value
+        if isinstance(value, AbstractTensor) and _overlaps(value.shape, value.stride()):
+            return parent_of(step)
+    return None
+
+
+def _overlaps(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Whether elements may share memory: a dimension's step does not clear what the smaller steps reach."""
+    reached = 0
+    known = [(step, size) for step, size in zip(strides, sizes, strict=True) if type(step) is int and type(size) is int]
+    for step, size in sorted(known):
+        if size > 1:
+            if step <= reached:
+                return True
+            reached += step * (size - 1)
+    return False
 
 
 def _lists_alias(handles: list[Step]) -> bool:

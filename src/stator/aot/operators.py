@@ -133,8 +133,14 @@ def _read(op: OpOverload) -> Facts:
         random=torch.Tag.nondeterministic_seeded in tags,
         pointwise=torch.Tag.pointwise in tags,
         functional=not written and not view,
-        composite=torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"),
+        composite=_is_composite(op.name()),
     )
+
+
+def _is_composite(name: str) -> bool:
+    """Whether eager runs it as other operators: a formula is there, and no kernel that is preferred to it."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has_kernel(name, "CompositeImplicitAutograd") and not any(has_kernel(name, key) for key in ("CPU", "CUDA"))
 
 
 def argument(row: Facts, position: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

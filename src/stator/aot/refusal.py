@@ -18,4 +18,4 @@ def refuse(reason: str, detail: str = "", line: str = "") -> StatorError:
     message = row.summary.format(detail=detail)
     where = f"{line}\n" if line else ""
     kind = DataDependentError if reason in _DATA_DEPENDENT else Unsupported
-    return kind(f"{where}{message}\n  {row.hint} [{reason}]", reason=reason)
+    return kind(f"{where}{message}\n  {row.hint} [{reason}]", reason=reason, detail=detail)

@@ -226,8 +226,45 @@ def _scan(tracer: Tracer, combine_fn: Any, init: Any, xs: Any, additional_inputs
     return pytree.tree_unflatten(list(made), structure)
 
 
+def _flex_attention(
+    tracer: Tracer, query: Any, key: Any, value: Any, score_mod: Any, block_mask: Any, scale: Any, options: Any
+) -> Any:
+    """Both functions of the user's see numbers of their own: a score and four indices, tensors without dimensions."""
+    what = "flex_attention"
+    *block_facts, mask_mod = block_mask
+
+    def indices(builder: BodyBuilder) -> list[AbstractTensor]:
+        number = AbstractTensor(torch.Size(()), (), torch.int32, query.device, False, True)
+        return [builder.stand_in(number) for _ in range(4)]
+
+    def with_score(builder: BodyBuilder) -> list[AbstractTensor]:
+        return [builder.stand_in(query, (), ()), *indices(builder)]
+
+    held, operands = [], []
+    for function, make, name in ((score_mod, with_score, "score_mod"), (mask_mod, indices, "mask_mod")):
+        before, tracer.gathers = tracer.gathers, True
+        try:
+            body = trace_body(tracer, function, make, what)
+        finally:
+            tracer.gathers = before
+        (result,) = tensors_of(tracer, [body.result], f"the result of a {name} of {what}")
+        operands.append(tuple(body.builder.lifted_values()))
+        held.append(hold(tracer, body, body.builder.node_of(result), name))
+    precise = torch.float64 if query.dtype is torch.float64 else torch.float32
+    size = (*query.shape[:-1], value.shape[-1])
+    grows = any(tensor.requires_grad for tensor in (query, key, value))
+    first = AbstractTensor(torch.Size(size), dense_strides(size), query.dtype, query.device, grows, not grows)
+    statistic = AbstractTensor(torch.Size(size[:-1]), dense_strides(size[:-1]), precise, query.device, False, True)
+    results = [first, fresh(statistic, grows), fresh(statistic, grows)]
+    mask = (*block_facts, held[1])
+    return emit(
+        tracer, operators.flex_attention, (query, key, value, held[0], mask, scale, options, *operands), results
+    )
+
+
 RULES: dict[str, Callable[..., Any]] = {
     "cond": _cond,
+    "flex_attention": _flex_attention,
     "while_loop": _while_loop,
     "map_impl": _map,
     "scan": _scan,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.utils._pytree as pytree
 from torch.nn.modules._functions import BackwardHookFunction
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from stator.capture.control import Break
 from stator.tensors import twins
@@ -49,6 +50,37 @@ class FlatCall:
         return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
+class _OnMeta(TorchDispatchMode):
+    """Real tensors a function reaches by itself take part as meta tensors; none of them is written."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by identity: a real tensor and its twin
+        self.reals: dict[int, torch.Tensor] = {}
+
+    def _twin(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.device.type == "meta":
+            return value
+        known = self.twins.get(id(value))
+        if known is None:
+            twin = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+            known = self.twins[id(value)] = (value, twin)
+            self.reals[id(twin)] = value
+        return known[1]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        args, kwargs = pytree.tree_map(self._twin, (args, kwargs))
+        if kwargs.get("device") is not None:
+            kwargs["device"] = torch.device("meta")
+        result = func(*args, **kwargs)
+        return pytree.tree_map(lambda value: self.reals.get(id(value), value), result)
+
+
 def is_leaf(value: Any) -> bool:
     return type(value) is AbstractTensor
 
@@ -64,7 +96,8 @@ def record_call(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str
     call = FlatCall(function, constants, structure, positions)
 
     def shapes(*stand_ins: Any) -> tuple[Any, ...]:
-        result = call.run(stand_ins)
+        with _OnMeta():
+            result = call.run(stand_ins)
         found, call.result_structure = pytree.tree_flatten(result)
         call.result_leaves = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in found]
         call.result_positions = [position for position, leaf in enumerate(found) if isinstance(leaf, torch.Tensor)]

@@ -490,12 +490,27 @@ class Operators(TracerState):
         self.require_c_value(value, "len")
         return self.native(len, value)
 
+    def _gathered(self, tensor: AbstractTensor, key: Any) -> Any:
+        """`tensor[i, j]` in a body that sees one element of many: its indices are tensors without dimensions."""
+        parts = key if isinstance(key, tuple) else (key,)
+        if not parts or not all(type(part) in (AbstractTensor, int) for part in parts):
+            return self.operate(operator.getitem, (tensor, key), {})
+        indices = [
+            self.operate(torch.full, ((), part), {"dtype": torch.int64, "device": tensor.device})
+            if type(part) is int
+            else part
+            for part in parts
+        ]
+        return self.operate(torch.ops.aten.index.Tensor, (tensor, indices), {})
+
     def get_item(self, container: Any, key: Any) -> Any:
         if type(container) is AbstractTensor:
             self.world.read_deep(key)
             method = self.special_of_subclass(container, "__getitem__")
             if method is not None:
                 return self.call(method, [key], {})
+            if self.gathers:
+                return self._gathered(container, key)
             return self.operate(operator.getitem, (container, key), {})
         if is_type_form(container) and describes_type(key):
             return self.native(operator.getitem, container, key)

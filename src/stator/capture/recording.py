@@ -32,6 +32,13 @@ DATA_DEPENDENT = frozenset(
 )  # fmt: skip
 # Attributes that are operations: each read is a node, as the ecosystem's graphs have it.
 VIEW_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
+# Attributes that no stand-in has: they belong to the tensor object and to autograd's graph.
+OBJECT_STATE = frozenset(
+    {
+        "grad_fn", "_base", "_grad", "_cdata", "_backward_hooks", "_post_accumulate_grad_hooks", "retains_grad",
+        "data_ptr", "_version", "output_nr",
+    }
+)  # fmt: skip
 DEVICE_FACTS = {
     "is_cuda": "cuda", "is_cpu": "cpu", "is_mps": "mps", "is_meta": "meta", "is_xpu": "xpu", "is_xla": "xla",
     "is_mtia": "mtia", "is_hpu": "hpu", "is_ipu": "ipu", "is_maia": "maia", "is_vulkan": "vulkan",
@@ -271,7 +278,7 @@ class Recording(Overrides):
 
     def _other_fact(self, tensor: AbstractTensor, name: str) -> Any:
         """A field torch computes from metadata, asked of the twin."""
-        if name in ("grad_fn", "_base", "_grad", "_cdata", "_backward_hooks", "data_ptr", "_version", "output_nr"):
+        if name in OBJECT_STATE:
             if name == "grad_fn" and not tensor.requires_grad:
                 return None
             if name == "grad_fn" and tensor.is_leaf:
@@ -289,7 +296,7 @@ class Recording(Overrides):
             return
         attribute = lookup_special(tensor.kind, name)
         if name == "requires_grad":
-            self.operate(torch.Tensor.requires_grad_, (tensor, value), {})
+            self.call(torch.Tensor.requires_grad_, [tensor, value], {})
             return
         if name == "data":
             raise Break("tensor_attribute", "assignment to .data")

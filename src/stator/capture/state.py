@@ -64,6 +64,7 @@ class TracerState:
         self.loaded_globals: dict[tuple[int, str], Any] = {}
         self.effects: list[Any] = []  # replayed calls (printing), in order
         self.ahead: dict[int, Ahead] = {}  # id of a live iterator -> what it gives next
+        self.gathers = False  # whether a body is traced in which indices vary from element to element
         self.numbers: dict[int, Any] = {}  # tensors that stand for Python numbers, by id: they decide no dtype
         self.born: dict[int, int] = {}  # id of an object C code made -> the step that did
         self.broke_in_c = False  # whether C code was in the middle of something when the trace was left

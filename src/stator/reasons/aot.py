@@ -88,7 +88,7 @@ ROWS: tuple[Reason, ...] = (
         summary="the gradient of a compiled region cannot be differentiated again",
         explanation="The backward graph of a compiled region was made ahead of time, without a graph of its own "
         "backward.",
-        hint="compute the inner gradient with torch.autograd.grad inside the compiled function, or run it eagerly",
+        hint="compute the inner gradient with torch.func.grad inside of it, or put stator.disable on the function",
         example="",
     ),
     Reason(

@@ -132,6 +132,13 @@ ROWS: tuple[Reason, ...] = (
         _example("return g(x) + 1", before="g = stator.disable(lambda y: y * 2)"),
     ),
     Reason(
+        "autograd_state",
+        "The program changes how autograd treats a tensor: {detail}.",
+        "Whether gradients are computed or kept for it belongs to the tensor object, which no operator changes.",
+        "Call it before the compiled function, or make the tensor with requires_grad=True",
+        _example("y = x * 2\ny.requires_grad_()\nreturn y * 3"),
+    ),
+    Reason(
         "gradient_call",
         "Gradients are computed inside of the compiled function: {detail}.",
         "Torch's engine does that on real tensors; what comes before and after is in graphs.",

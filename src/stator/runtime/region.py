@@ -35,6 +35,7 @@ from stator.capture.ahead import Depth
 from stator.capture.control import Break
 from stator.capture.frame import Frame
 from stator.capture.overrides import modes_set_aside
+from stator.capture.plain_operators import as_plain
 from stator.capture.trace import Ending, Trace, trace, trace_function
 from stator.capture.tracer import Tracer
 from stator.exc import (
@@ -422,6 +423,11 @@ class Place:
         backend = stance.forced_backend() or self.region.options.backend
         try:
             compiled = backend(module, examples)
+        except Unsupported as error:
+            if self.region.options.fullgraph:
+                raise
+            events.emit("fallback", reason=error.reason, detail=error.detail or str(error))
+            return as_plain(module).forward
         except StatorError:
             raise
         except Exception as error:

@@ -254,3 +254,11 @@ def contiguous_strides(shape: Any) -> tuple[Any, ...]:
         step = step * (size if not isinstance(size, int) or size > 0 else 1)
     strides.reverse()
     return tuple(strides)
+
+
+def is_leaf(tensor: torch.Tensor, otherwise: bool) -> bool:
+    """Whether a real tensor is a leaf. Torch does not say of a view made in no_grad mode and written there since."""
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        return otherwise

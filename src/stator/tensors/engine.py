@@ -19,7 +19,7 @@ import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from stator.tensors import rules, twins
-from stator.tensors.abstract import AbstractTensor
+from stator.tensors.abstract import AbstractTensor, is_leaf
 
 Tree = Any
 
@@ -86,7 +86,7 @@ def from_real(tensor: torch.Tensor) -> AbstractTensor:
         tensor.dtype,
         tensor.device,
         tensor.requires_grad,
-        tensor.is_leaf,
+        is_leaf(tensor, otherwise=True),
         tensor.storage_offset() if strided else 0,
         tensor.layout,
         type(tensor),

@@ -16,7 +16,7 @@ import torch
 from stator.sizes import shapes
 from stator.sizes.function_rules import symbolic_shapes
 from stator.tensors import dynamo_free
-from stator.tensors.abstract import AbstractTensor
+from stator.tensors.abstract import AbstractTensor, is_leaf
 from stator.tensors.casting import dtypes_under_autocast, is_cast
 
 META = torch.device("meta")
@@ -93,7 +93,7 @@ def refresh(tensor: AbstractTensor) -> None:
         tensor.offset = twin.storage_offset()
     tensor.dtype = twin.dtype
     tensor.requires_grad = twin.requires_grad
-    tensor.is_leaf = twin.is_leaf
+    tensor.is_leaf = is_leaf(twin, otherwise=tensor.is_leaf)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.fx.traceback
 from torch._compile import _disable_dynamo
 from torch.optim import optimizer as optimizers
 
@@ -44,11 +45,42 @@ def _label(tracer: Tracer, cls: type, args: list[Any], kwargs: dict[str, Any]) -
     return tracer.instantiate(UnrecordedLabel, [args[0] if args else kwargs["name"]], {})
 
 
+def _annotation(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A label on nodes that torch's own tracers make."""
+    return tracer.instantiate(UnrecordedLabel, ["annotation"], {})
+
+
 def _gradients(name: str) -> Any:
     def handler(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
         raise Break("gradient_call", name)
 
     return handler
+
+
+def _requires_grad(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A tensor of the trace says what autograd knows of it; only plain Python can change what autograd knows."""
+    tensor, wanted = args[0], (args[1] if len(args) > 1 else kwargs.get("requires_grad", True))
+    if type(tensor) is not AbstractTensor:
+        return NotImplemented
+    tracer.graph.guard_tensor(tensor)
+    if tensor.requires_grad is not wanted:
+        raise Break("autograd_state", f"requires_grad_({wanted})")
+    return tensor
+
+
+def _retain_grad(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    if type(tensor) is not AbstractTensor:
+        return NotImplemented
+    tracer.graph.guard_tensor(tensor)
+    if tensor.requires_grad and tensor.is_leaf:
+        return None
+    raise Break("autograd_state", "retain_grad()")
+
+
+def _is_inference(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """No stand-in knows in which mode the tensor it stands for was made."""
+    raise Break("tensor_attribute", "is_inference()")
 
 
 def _wrapped(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -162,6 +194,11 @@ FUNCTIONS: dict[Any, Any] = {
     torch.Tensor.backward: _gradients("Tensor.backward"),
     torch.autograd.backward: _gradients("torch.autograd.backward"),
     torch.autograd.grad: _gradients("torch.autograd.grad"),
+    torch.Tensor.requires_grad_: _requires_grad,
+    torch.Tensor.retain_grad: _retain_grad,
+    torch.Tensor.is_inference: _is_inference,
+    torch.is_inference: _is_inference,
+    torch.fx.traceback.annotate: _annotation,
     optimizers._get_value: _value,
     torch.addcdiv: _scaled(torch.Tensor.div, torch.Tensor.add),
     torch.addcmul: _scaled(torch.Tensor.mul, torch.Tensor.add),
