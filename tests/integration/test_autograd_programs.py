@@ -622,7 +622,7 @@ def save_on_cpu():
     return f, lambda: (L(3),)
 
 
-@case("c_reads_object", "opaque_callable", "tensor_attribute")
+@case("tensor_attribute")
 def inference_mode():
     def f(x):
         with torch.inference_mode():

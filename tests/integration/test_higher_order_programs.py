@@ -322,7 +322,7 @@ def flex():
     return f, lambda: (T(1, 2, 8, 4), T(1, 2, 8, 4), T(1, 2, 8, 4))
 
 
-@case("opaque_callable")
+@case()
 def flex_mask():
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
