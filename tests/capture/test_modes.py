@@ -69,6 +69,27 @@ def test_a_lazy_module_gets_its_parameters_from_its_first_call() -> None:
     assert type(module[0]) is torch.nn.Linear
 
 
+class Growing(torch.nn.modules.lazy.LazyModuleMixin, torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.UninitializedParameter()
+
+    def initialize_parameters(self, x: torch.Tensor) -> None:
+        self.scale.materialize(x.shape)
+        self.scale.data.fill_(3.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
+
+
+def test_a_lazy_module_that_stays_of_its_class() -> None:
+    stator.reset()
+    module = Growing()
+    compiled = stator.compile(lambda x: module(x) + 1, backend="eager", fullgraph=True)
+    for _ in range(2):
+        assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 4.0))
+
+
 def test_an_entry_is_for_who_may_override() -> None:
     stator.reset()
     compiled = stator.compile(operations, backend="eager", fullgraph=True)

@@ -36,6 +36,7 @@ from stator.capture.state import TracerState
 from stator.capture.symbolic import SYMBOLIC
 from stator.capture.torch_functions import Role, role_of
 from stator.tensors.abstract import AbstractTensor
+from stator.tensors.engine import Uninitialised
 from stator.values.constants import guard_kind, is_constant
 
 GENERATOR = 0x20
@@ -339,6 +340,8 @@ class Calls(TracerState):
         """`nn.Module.__call__`, wherever it was called from (a class that overrides it does so by `super()`)."""
         kind = type(module)
         names = module.__dict__
+        if "_initialize_hook" in names:  # a lazy module before its first call
+            raise Uninitialised
         overlay = self.world.overlays.get(id(module))
         if (
             (
