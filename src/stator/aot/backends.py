@@ -33,6 +33,7 @@ from stator.aot.inplace import write_inside
 from stator.aot.interpret import lift
 from stator.aot.joint import Joint, trace_joint
 from stator.aot.partition import Partitioner, Split, partition
+from stator.aot.segments import has_run_time_values, in_segments
 from stator.aot.symbolic import Facts, context_of, facts_of, missing, settle
 from stator.aot.tape import INPUT, Step, Tape
 from stator.aot.wrapper import Plan, base_of, build
@@ -53,6 +54,8 @@ def backend(
     """A backend that hands functional ATen graphs to the given compilers."""
 
     def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        if has_run_time_values(gm):
+            return in_segments(gm, compile_graph)
         return _compile(
             gm,
             list(example_inputs),

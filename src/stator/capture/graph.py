@@ -21,7 +21,7 @@ import torch
 import torch.fx
 
 from stator.capture.control import Break
-from stator.capture.symbolic import SYMBOLIC, fold
+from stator.capture.symbolic import EXACT, SYMBOLIC, fold
 from stator.events import Location, is_own
 from stator.sizes import SizeContext
 from stator.tensors.abstract import AbstractTensor
@@ -76,6 +76,7 @@ class GraphBuilder:
         self._guarded: set[int] = set()
         self.sizes: SizeContext | None = None
         self._symbol_nodes: dict[Any, torch.fx.Node] = {}
+        self._tellers: dict[Any, tuple[torch.fx.Node, int | None]] = {}
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> torch.fx.Node:
         """Record a call; a tensor's method is recorded as such."""
@@ -160,16 +161,50 @@ class GraphBuilder:
         def leaf(symbol: Any) -> torch.fx.Node:
             node = self._symbol_nodes.get(symbol)
             if node is None:
-                sources = context.infos[symbol].sources
-                if not sources:
-                    raise Break("graph_argument", "a size known at run time only")
-                node = self._symbol_nodes[symbol] = self.lift_number(sources[0], context.number(symbol))
+                node = self.symbol_node(symbol)
             return node
 
         def call(function: Any, *parts: Any) -> torch.fx.Node:
-            return self.graph.call_function(function, parts)
+            node = self.graph.call_function(function, parts)
+            values = [part.meta.get("example_value") if isinstance(part, torch.fx.Node) else part for part in parts]
+            if function in EXACT and None not in values:
+                node.meta["example_value"] = function(*values)
+            return node
 
         return fold(context.algebra, expr, leaf, call, in_graph=True)
+
+    def tells(self, value: Any, node: torch.fx.Node, dim: int | None) -> None:
+        """A symbol without a source is the result of a node, or a size of it."""
+        self._tellers[value.node.expr] = (node, dim)
+
+    def symbol_node(self, symbol: Any) -> torch.fx.Node:
+        """The node that gives a symbol's value: an input, or what a node at run time tells."""
+        found = self._symbol_nodes.get(symbol)
+        if found is not None:
+            return found
+        context = self.sizes
+        assert context is not None
+        sources = context.infos[symbol].sources
+        if sources:
+            node = self.lift_number(sources[0], context.number(symbol))
+        else:
+            teller = self._tellers.get(symbol)
+            if teller is None:
+                raise Break("graph_argument", "a size known at run time only")
+            node, dim = teller
+            if dim is not None:
+                node = self.graph.call_function(torch.ops.aten.sym_size.int, (node, dim))
+                node.meta["example_value"] = context.number(symbol)
+        self._symbol_nodes[symbol] = node
+        return node
+
+    def assert_at_run_time(self, truth: Any, message: str) -> None:
+        """The program promised what only the run time can check."""
+        assert self.sizes is not None
+        condition = self.number(self.sizes.number(truth))
+        node = self.graph.call_function(torch.ops.aten._assert_scalar.default, (condition, message))
+        node.meta["at_run_time"] = True
+        self.operations += 1
 
     def lift_number(self, source: Source, value: Any) -> torch.fx.Node:
         """Make a symbolic number an input of the graph."""

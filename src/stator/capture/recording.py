@@ -13,11 +13,14 @@ from typing import Any
 
 import torch
 
+from stator import config
+from stator.capture import unbacked
 from stator.capture.control import Break, Restart, UserException
 from stator.capture.graph import GraphBuilder
 from stator.capture.instance_dicts import InstanceDict
 from stator.capture.operators import ABSENT, lookup_attribute, lookup_special
 from stator.capture.overrides import UNHANDLED, Overrides, has_dispatch, modes_set_aside
+from stator.exc import DataDependentError, UserError
 from stator.tensors import engine, twins
 from stator.tensors.abstract import AbstractTensor
 from stator.values import arrays
@@ -105,6 +108,9 @@ class Recording(Overrides):
             raise Restart(self.inference_made, Break("inference_mode", "operations follow its end"))
         if self.numbers:
             args, kwargs = self._settle_numbers(function, args, kwargs, inputs)
+        result = self._at_run_time(function, args, kwargs)
+        if result is not NotImplemented:
+            return result
         result = self._compute(function, args, kwargs)
         name = getattr(function, "__name__", "")
         if result is NotImplemented:
@@ -135,6 +141,18 @@ class Recording(Overrides):
         self.record(torch.Tensor.copy_, (target, self.record(function, args, rest)), {})
         return target
 
+    def _at_run_time(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What hangs on the data, where the settings say to capture it."""
+        if not (config.capture_scalar_outputs or config.capture_dynamic_output_shape_ops):
+            return NotImplemented
+        if not args or type(args[0]) is not AbstractTensor:
+            return NotImplemented
+        tracer: Any = self
+        name = getattr(function, "__name__", "")
+        if name in ("item", "tolist") and len(args) == 1:
+            return (unbacked.number_of if name == "item" else unbacked.list_of)(tracer, args[0])
+        return unbacked.tensor_of(tracer, function, name, args, kwargs)
+
     def _settle_numbers(
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[AbstractTensor]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -158,6 +176,10 @@ class Recording(Overrides):
             raise Break("tensor_to_python" if name in ("item", "tolist", "numpy") else "data_dependent_operator", name)
         try:
             return engine.compute(function, args, kwargs)
+        except DataDependentError as error:
+            raise Break("data_dependent_size", str(error)) from None
+        except UserError:
+            raise
         except twins.NeedsData as error:
             raise Break("data_dependent_operator", str(error) or name) from None
         except NotImplementedError as error:
@@ -314,7 +336,11 @@ class Recording(Overrides):
 
     def scalar_of(self, tensor: AbstractTensor, cls: type) -> Any:
         """`int(tensor)` and the like."""
-        raise Break("tensor_to_python", f"{cls.__name__}()")
+        tracer: Any = self
+        value = unbacked.number_of(tracer, tensor, cls) if cls is not bool else NotImplemented
+        if value is NotImplemented:
+            raise Break("tensor_to_python", f"{cls.__name__}()")
+        return value
 
     # What reaches abstract tensors from outside the interpreter
 

@@ -23,6 +23,7 @@ from stator.capture.frame import UNBOUND, Frame
 from stator.capture.generalising import Generaliser
 from stator.capture.graph import GraphBuilder, stack_line
 from stator.events import Location, is_own, is_users
+from stator.exc import UserError
 from stator.sizes import DynamicHistory, SizeContext
 from stator.values.constants import guard_kind
 from stator.values.source import SourceTree
@@ -100,10 +101,16 @@ class TracerState:
         """Let sizes and numbers that vary be symbolic in this trace."""
         context = SizeContext(self.location)
         self.graph.sizes = context
+        context.on_assert = self.graph.assert_at_run_time
         self.generaliser = Generaliser(history, self.graph, context)
         self.world.generalise = self.generaliser.number
         self.world.would_vary = self.generaliser.would_vary
         self.world.generalise_tensor = self.generaliser.tensor
+
+    def mark_symbolic(self) -> None:
+        """There are symbols in this trace."""
+        if self.generaliser is not None:
+            self.generaliser.used = True
 
     def indirect(self) -> None:
         """What runs next is not the last thing the current instruction does: the trace cannot be left in there."""
@@ -137,7 +144,7 @@ class TracerState:
             if type(made) is tuple:
                 self.born.update((id(part), self.frames[-1].step) for part in made)
             return made
-        except TraceControl:
+        except (TraceControl, UserError):
             raise
         except RecursionError:
             raise Break("recursion_limit") from None

@@ -20,6 +20,9 @@ COMPARISONS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 IN_GRAPH: dict[str, Callable[..., Any]] = {"min": torch.sym_min, "max": torch.sym_max}
 
+# Operations whose result on symbolic numbers is a symbolic number, so that nodes can tell what they give.
+EXACT = frozenset({*COMPARISONS.values(), *IN_GRAPH.values(), operator.add, operator.mul, operator.floordiv})
+
 
 def is_symbolic(value: Any) -> bool:
     return type(value) in SYMBOLIC

@@ -22,6 +22,7 @@ from stator.capture.iteration import Iteration
 from stator.capture.opcodes import HANDLERS
 from stator.capture.operators import Operators
 from stator.capture.recording import Recording
+from stator.exc import DataDependentError
 from stator.tensors import abstract
 
 # The registering imports, named so that their use is plain.
@@ -70,6 +71,8 @@ class Tracer(Attributes, InstanceDicts, Operators, Iteration, Calls, Recording):
                 frame.kwnames = ()
                 frame.resumable = False
                 frame.substitute = NULL
+            except DataDependentError as undecided:
+                raise Break("data_dependent_size", str(undecided)) from undecided
             except IndexError as caught_index:
                 if index >= len(instructions):
                     raise RuntimeError(f"ran off the end of {frame.code.co_qualname}") from caught_index

@@ -21,6 +21,21 @@ def example():
 """,
     ),
     Reason(
+        "unbacked_piece",
+        "What follows a value that only the run time knows runs operator by operator: {detail}.",
+        "Its kernels would need a decision on such a value, or a formula that compiled code does not have.",
+        "Compute with the tensor, or state what you know of the value with `torch._check`",
+        """
+def example():
+    import math
+    import torch, stator
+
+    with stator.config.patch(capture_scalar_outputs=True):
+        compiled = stator.compile(lambda x: torch.ones(3) * math.sqrt(x.sum().item()) + x)
+        compiled(torch.arange(3.0))
+""",
+    ),
+    Reason(
         "dynamic_mark_specialised",
         "A size marked dynamic cannot stay so: {detail}.",
         "The program gives it one value, or a narrower range than the mark promises, so a graph for the promised range "

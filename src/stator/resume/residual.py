@@ -196,10 +196,7 @@ class ResidualBuilder:
         if tensor.source is not None:
             return self.fetch(tensor.source)
         node = self.tracer.graph.node_of(tensor)
-        plain = self.output_names.get(node)
-        if plain is None:
-            plain = self.output_names[node] = f"g{len(self.outputs)}"
-            self.outputs.append(node)
+        plain = self._output(node)
         # An input of the graph is given back as another object than it came: its class may be another one.
         as_it_is = tensor.kind is torch.Tensor and node.op != "placeholder"
         name = plain if as_it_is else self.names.get(id(tensor))
@@ -215,6 +212,14 @@ class ResidualBuilder:
                     self.lines.append(f"setattr({name}, {self.constant(attribute)}, {self.expression(value)})")
         return name
 
+    def _output(self, node: torch.fx.Node) -> str:
+        """The name of what a node of the graph gives."""
+        name = self.output_names.get(node)
+        if name is None:
+            name = self.output_names[node] = f"g{len(self.outputs)}"
+            self.outputs.append(node)
+        return name
+
     def _number(self, value: Any) -> str:
         """A symbolic number, computed from the sizes and numbers it is made of."""
         context = self.tracer.graph.sizes
@@ -222,9 +227,7 @@ class ResidualBuilder:
 
         def leaf(symbol: Any) -> str:
             sources = context.infos[symbol].sources
-            if not sources:
-                raise Break("cannot_rebuild", "a size known at run time only")
-            return self.fetch(sources[0])
+            return self.fetch(sources[0]) if sources else self._output(self.tracer.graph.symbol_node(symbol))
 
         def call(function: Any, *parts: Any) -> str:
             return f"{self.constant(function)}({', '.join(map(written, parts))})"

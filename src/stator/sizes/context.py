@@ -105,6 +105,7 @@ class SizeContext:
         self.facts = Facts(self.algebra)
         self.location = location
         self.duck = duck
+        self.on_assert: Callable[[Expr, str], None] | None = None  # hears of promises the program must check
         self.guards: list[SizeGuard] = []
         self.asserts: list[RuntimeAssert] = []
         self.specialisations: dict[Expr, Specialisation] = {}
@@ -348,7 +349,11 @@ class SizeContext:
             location = self.location()
             simpler = self.simplified(truth)
             text = message or f"Expected {self.text(simpler)}, promised by torch._check, but it does not hold"
+            if self._frozen:
+                raise RuntimeError(f"a promise on sizes after the trace: {self.short_text(truth)}")
             self.asserts.append(RuntimeAssert(simpler, location, text))
+            if self.on_assert is not None:
+                self.on_assert(simpler, text)
             self._learn(simpler, location, "torch._check")
         return answer is not False
 
