@@ -309,3 +309,11 @@ def test_operators_that_keep_their_arguments_memory_unsaid():
     program = graph.program(graph.call(torch.ops.aten.mm.default, lifted, sorted_, shape=(6, 6)))
     x, w = torch.randn(6, 6), torch.randn(6, 6)
     torch.testing.assert_close(program(x, w)[0], (x * 2) @ (w * 3).cumsum(0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
+def test_rows_repeated_and_turned(dtype):
+    x = (torch.randn(5, 4, 1) * 2).to(dtype)
+    for dim in range(3):
+        check(lambda x, dim=dim: [x.repeat(2, 3, 2).flip(dim)], x)
+    check(lambda x: [x.repeat(2, 3, 2).flip(0, 2).roll(3, 0)], x)

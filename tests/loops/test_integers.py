@@ -101,3 +101,32 @@ def evaluate(value, values):
         return None
 
     return substitute(value, replace)
+
+
+def test_quotients_of_falling_indices():
+    """A flipped and repeated row: 9 - i for i < 10 lies in [0, 10), but 4 - i does not lie in [0, 5)."""
+    i = variable("i", 10)
+    atom = single_atom(i)
+    for divide, whole in ((quotient, True), (remainder, False)):
+        found = divide(9 - i, 5)
+        for value in range(10):
+            got = evaluated(found, {atom: value})
+            assert got == ((9 - value) // 5 if whole else (9 - value) % 5)
+
+
+def evaluated(value, known):
+    """A size with numbers for its variables."""
+    if isinstance(value, int):
+        return value
+    total = 0
+    for monomial, coefficient in value.terms.items():
+        product = coefficient
+        for atom in monomial:
+            if atom.kind == "Variable":
+                product *= known[atom]
+                continue
+            left, right = evaluated(atom.left, known), evaluated(atom.right, known)
+            assert left >= 0, "processors divide what is not negative"
+            product *= left // right if atom.kind == "Quotient" else left % right
+        total += product
+    return total

@@ -339,7 +339,7 @@ def divide_exactly(value: Size, divisor: Size) -> Size | None:
 
 
 def _split(value: Size, divisor: Size) -> tuple[Size, Size]:
-    """value = whole * divisor + rest, term by term."""
+    """value = whole * divisor + rest, term by term; `rest` is not negative, as `value` is not."""
     whole: Size = 0
     rest: Size = 0
     for monomial, coefficient in terms_of(value).items():
@@ -352,7 +352,8 @@ def _split(value: Size, divisor: Size) -> tuple[Size, Size]:
             rest = rest + term
         else:
             whole = whole + exact
-    return whole, rest
+    low = lower_bound(rest)
+    return (whole, rest) if low is not None and low >= 0 else (0, value)
 
 
 def quotient(value: Size, divisor: Size) -> Size:

@@ -91,7 +91,7 @@ def _quotient_split(definition: Definition) -> Mapping:
                 if len(factors) != 1:
                     continue
                 (chosen,) = factors
-                step = divide_exactly(atom.right, coefficient if len(monomial) == 1 else 0)
+                step = divide_exactly(atom.right, abs(coefficient) if len(monomial) == 1 else 0)
                 count = None if step is None else divide_exactly(extent(chosen), step)
                 if step is None or count is None or step == 1 or count == 1:
                     continue
