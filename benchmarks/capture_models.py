@@ -272,6 +272,21 @@ add(
     lambda: dict(input_ids=ids),
 )
 add("mixtral", lambda: T.MixtralForCausalLM(T.MixtralConfig(num_local_experts=4, **{**gq, "intermediate_size": 64})))
+resnet = dict(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", out_features=["stage2"])
+add(
+    "detr",
+    lambda: T.DetrForObjectDetection(
+        T.DetrConfig(
+            use_timm_backbone=False,
+            use_pretrained_backbone=False,
+            backbone=None,
+            backbone_config=T.ResNetConfig(**resnet),
+            num_queries=5,
+            **{name: value for name, value in b.items() if name not in ("vocab_size", "max_position_embeddings")},
+        )
+    ),
+    lambda: img(64),
+)
 add("longformer", lambda: T.LongformerModel(T.LongformerConfig(attention_window=4, **tiny)))
 named = False
 add("xlnet", lambda: T.XLNetModel(T.XLNetConfig(vocab_size=99, d_model=32, n_layer=2, n_head=4, d_inner=37)))

@@ -6,7 +6,9 @@ process that has loaded one compiler is never measured for the other. Times are 
 warm process, so that a busy machine changes them little.
 
 An answer is `captured` (one graph, equal to eager in outputs, gradients and buffers), `broke: reason` (with the number
-of graphs when breaks are allowed, and whether the results are equal then), `differs: where`, or `failed: error`.
+of graphs when breaks are allowed, and whether the results are equal then), `raises as eager: error`, `differs: where`,
+or `failed: error`. Models ask `torch.compiler.is_compiling()` and then take other ways, some of which round otherwise
+or fail: what differs from eager is compared again with eager that is told it is being compiled.
 """
 
 from __future__ import annotations
@@ -230,6 +232,17 @@ def counted(manager: Any) -> tuple[int, int]:
     return leaf, steps
 
 
+def told_it_is_compiled(subject: Subject) -> Outcome | Exception:
+    """Eager, of a program that is told it is being compiled: what it gives, or how it fails."""
+    torch.compiler._is_compiling_flag = True
+    try:
+        return subject.call(subject.model)[0]
+    except Exception as error:
+        return error
+    finally:
+        torch.compiler._is_compiling_flag = False
+
+
 def attempt(compiler: Compiler, subject: Subject, expected: Outcome, fullgraph: bool) -> tuple[str, float]:
     """What comes of compiling a subject and calling it twice, and the time of the first call."""
     exact = compiler.backend in ("eager", "aot_eager")
@@ -241,7 +254,9 @@ def attempt(compiler: Compiler, subject: Subject, expected: Outcome, fullgraph: 
             seconds = seconds or spent
             where = compare(expected, found, exact)
             if where is not None:
-                return f"differs: {where}"[:160] + (", when called again" if turn else ""), seconds
+                other = told_it_is_compiled(subject)
+                if isinstance(other, Exception) or compare(other, found, exact) is not None:
+                    return f"differs: {where}"[:160] + (", when called again" if turn else ""), seconds
     except TimeoutError:
         raise
     except Exception as error:
@@ -250,6 +265,9 @@ def attempt(compiler: Compiler, subject: Subject, expected: Outcome, fullgraph: 
             return f"broke: {reason}", seconds
         if not compiler.ours and type(error).__module__.startswith("torch._dynamo"):
             return f"broke: {reason}", seconds
+        other = told_it_is_compiled(subject)
+        if type(other) is type(error) and str(other) == str(error):
+            return f"raises as eager: {type(error).__name__}", 0.0
         return f"failed: {type(error).__name__}: {str(error).strip().splitlines()[0][:120] if str(error) else ''}", 0.0
     finally:
         compiler.release(subject.model)

@@ -139,6 +139,7 @@ def _compiled(
     plan.tensor_inputs = [isinstance(value, torch.Tensor) for value in inputs]
     tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
     plan.distinct_memories = len({value.untyped_storage()._cdata for value in tensors})
+    joint.let_go()
     return build(plan)
 
 

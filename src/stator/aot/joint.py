@@ -110,6 +110,18 @@ class Joint:
     backward_error: str | None = None  # what autograd raises for this program when asked for gradients
     out_spec: Any = None
     inputs: int = 0
+    made: list[Any] = field(default_factory=list)  # every abstract tensor of the trace
+
+    def let_go(self) -> None:
+        """Cut abstract tensors off their steps, when nobody will ask for them again.
+
+        Graphs show the tensors for good, autograd holds them where no garbage collector looks, and each would keep
+        the whole trace alive.
+        """
+        for tensor in self.made:
+            if type(tensor) is AbstractTensor:
+                tensor.op = tensor.recorder = None
+        self.made.clear()
 
 
 class _Fresh(torch.autograd.Function):
@@ -141,7 +153,9 @@ def trace_joint(
     while True:
         recorder = Recorder(decompositions=decompositions)
         try:
-            return _Tracing(recorder, module, inputs, names, owned, groups, known).run()
+            joint = _Tracing(recorder, module, inputs, names, owned, groups, known).run()
+            joint.made = recorder.alive[:]
+            return joint
         except _SharedMemory as found:
             groups = groups + found.groups
         finally:

@@ -351,6 +351,7 @@ class Recorder(TorchDispatchMode):
 
     def close(self) -> None:
         """Cut the ties from tensors to this trace, so that nothing outlives it."""
+        self.adopt_real = None  # it holds the inputs, and graphs hold the recorder
         self.alive.clear()
         self.values.clear()
         self._constants.clear()

@@ -128,12 +128,14 @@ class DecodedCode:
 
     __slots__ = (
         "__weakref__", "_code", "argument_count", "cell_indexes", "exceptions", "flags", "free_indexes", "handler_of",
+        "handlers",
         "index_of_offset", "instructions", "localsplus_kinds", "localsplus_names", "name", "ncells", "nfrees",
         "nlocals", "positions", "qualname",
     )  # fmt: skip
 
     def __init__(self, code: types.CodeType) -> None:
         self._code = weakref.ref(code)
+        self.handlers: list[Any] | None = None  # for each instruction, who interprets it: the interpreter's own
         self.name = code.co_name
         self.qualname = code.co_qualname
         self.flags = code.co_flags

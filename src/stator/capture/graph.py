@@ -32,12 +32,12 @@ from stator.values.source import Source, TensorExpectation
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9]+")
 _ANNOTATED = re.compile(r': "(?:Tensor|Parameter|Buffer)\((\w+\[[^"()]*\][^"()]*)\)"')
 _SIZES = frozenset({"SIZE", "STRIDE", "OFFSET"})
-_stack_lines: dict[tuple[types.CodeType, int], str] = {}
+_stack_lines: dict[tuple[str, int, str], str] = {}  # by file, line and function
 
 
 def stack_line(code: types.CodeType, line: int) -> str:
     """One frame of a stack trace as Python prints it; nothing for a frame of stator's own."""
-    key = (code, line)
+    key = (code.co_filename, line, code.co_name)
     text = _stack_lines.get(key)
     if text is None:
         source = linecache.getline(code.co_filename, line).strip()
@@ -109,7 +109,8 @@ class GraphBuilder:
         if kind in SYMBOLIC:
             return self.number(value)
         if is_constant(value):
-            return value
+            # Torch takes Python's number types for its own; the code of a graph can only write the latter.
+            return DTYPES.get(value, value) if kind is type else value
         if is_scalar(value) and value.dtype.char in "?ild":  # Python's own numbers under another name
             return value.item()
         if isinstance(value, tuple):
@@ -259,6 +260,9 @@ class GraphBuilder:
         unique = f"{name}_{count}"
         self.attributes[unique] = value
         return self.graph.get_attr(unique)
+
+
+DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 
 
 def input_name(source: Source) -> str:

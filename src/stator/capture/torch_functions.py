@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from stator.values.constants import is_free
+
 
 class Role(enum.Enum):
     """What becomes of a call."""
@@ -59,6 +61,9 @@ STATEFUL = frozenset(
 )  # fmt: skip
 NO_EFFECT = frozenset({"_log_api_usage_once", "_log_api_usage_metadata", "_jit_set_profiling_mode"})
 
+LASTING = (
+    types.MethodDescriptorType, types.WrapperDescriptorType, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
+)  # fmt: skip
 _roles: dict[int, tuple[Any, Role]] = {}
 
 
@@ -68,9 +73,19 @@ def role_of(function: Any) -> Role:
     if row is not None and row[0] is function:
         return row[1]
     role = _decide(function)
-    if len(_roles) < 100_000:
+    if _lasts(function):
         _roles[id(function)] = (function, role)
     return role
+
+
+def _lasts(function: Any) -> bool:
+    """Whether a callable lives as long as torch does: others are not remembered, which would keep them alive."""
+    kind = type(function)
+    if kind is types.BuiltinFunctionType:
+        return is_free(function)
+    if kind is types.FunctionType:
+        return function.__module__ in PYTHON_MODULES
+    return isinstance(function, LASTING)
 
 
 def _decide(function: Any) -> Role:

@@ -178,9 +178,6 @@ class Tracer(Attributes, InstanceDicts, Operators, Iteration, Calls, Recording):
         frame.stack.append(value)
 
 
-_handler_lists: dict[int, tuple[Any, list[Any]]] = {}
-
-
 def _missing(tracer: Any, frame: Frame, instruction: Any) -> None:
     raise Break("unsupported_instruction", instruction.opname)
 
@@ -188,13 +185,9 @@ def _missing(tracer: Any, frame: Frame, instruction: Any) -> None:
 def _handlers_of(frame: Frame) -> list[Any]:
     """The handlers of a code object's instructions, looked up once."""
     decoded = frame.decoded
-    row = _handler_lists.get(id(decoded))
-    if row is None or row[0] is not decoded:
-        handlers = [HANDLERS.get(instruction.opname, _missing) for instruction in decoded.instructions]
-        if len(_handler_lists) > 10_000:
-            _handler_lists.clear()
-        row = _handler_lists[id(decoded)] = (decoded, handlers)
-    return row[1]
+    if decoded.handlers is None:
+        decoded.handlers = [HANDLERS.get(instruction.opname, _missing) for instruction in decoded.instructions]
+    return decoded.handlers
 
 
 __all__ = ["TraceControl", "Tracer"]

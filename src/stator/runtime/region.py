@@ -24,7 +24,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -46,7 +46,7 @@ from stator.exc import (
     StatorError,
     Unsupported,
 )
-from stator.guards import SizeProgram, compile_guards, drop_unwanted
+from stator.guards import SizeProgram, compile_guards, drop_unwanted, weaken
 from stator.guards.modes import read_modes
 from stator.guards.reference import all_misses, explain_miss
 from stator.reasons.wording import describe_break
@@ -57,6 +57,7 @@ from stator.runtime import stance
 from stator.runtime.uncompiled import CalleesCompiled
 from stator.sizes import DynamicHistory, profile
 from stator.sizes.lowering import lower_guards
+from stator.tensors.abstract import AbstractTensor
 from stator.tensors.engine import Uninitialised
 from stator.values.source import ModesExpectation, SourceTree
 
@@ -432,6 +433,10 @@ class Place:
             raise
         except Exception as error:
             raise BackendCompilerFailed(backend, error) from error
+        finally:
+            for _, value in builder.inputs:
+                if type(value) is AbstractTensor:
+                    value.real = None  # the graph outlives the call, and must not keep its tensors
         if not callable(compiled):
             kind = type(compiled).__name__
             raise BackendCompilerFailed(backend, TypeError(f"it returned a {kind}, which is not callable"))
@@ -443,6 +448,7 @@ class Place:
         self.table.insert(entry)
         events.emit("guards", tree=tree)
         events.emit("residual", text=text)
+        weaken(tree)
 
     def _publish_eager(self, result: Trace, reason: str) -> Any:
         """An entry that runs the original code, for calls that would end the same way."""
@@ -507,11 +513,14 @@ class FunctionPlace(Place):
 
     def __init__(self, region: Region, code: types.CodeType) -> None:
         super().__init__(region, code.co_qualname, region.number)
-        self.code = code
+        self.code = weakref.ref(code)
+        self.where = events.Location(code.co_filename, code.co_firstlineno, code.co_name)
 
     @functools.cached_property
     def profile_key(self) -> str:
-        return profile.key_of(self.code)
+        code = self.code()
+        assert code is not None, "asked for while a function of it is compiled"
+        return profile.key_of(code)
 
     def trace(self, function: Any, values: tuple[Any, ...], known: dict[int, Break], around: Surroundings) -> Trace:
         return trace_function(function, values, around.modes, around.functions, self.prepare, known)
@@ -531,7 +540,7 @@ class FunctionPlace(Place):
         return original
 
     def location(self) -> events.Location | None:
-        return events.Location(self.code.co_filename, self.code.co_firstlineno, self.code.co_name)
+        return self.where
 
 
 class ContinuationPlace(Place):
@@ -579,17 +588,18 @@ class ContinuationPlace(Place):
         return events.Location(row.code.co_filename, frame.line(), row.code.co_name)
 
 
-@dataclass
 class Region:
-    """A code object compiled with one set of options, and its continuations."""
+    """A code object compiled with one set of options, and its continuations.
 
-    code: types.CodeType
-    options: Options
-    number: int = field(default_factory=lambda: next(_region_numbers))
-    continuations: dict[Any, ContinuationPlace] = field(default_factory=dict)
+    It is kept for as long as the code object lives, so nothing it holds may keep the code object alive.
+    """
 
-    def __post_init__(self) -> None:
-        self.place = FunctionPlace(self, self.code)
+    def __init__(self, code: types.CodeType, options: Options) -> None:
+        self.options = options
+        self.number = next(_region_numbers)
+        self.continuations: dict[Any, ContinuationPlace] = {}
+        self.code_identity = id(code)
+        self.place = FunctionPlace(self, code)
 
     def continuation(self, layout: Layout, contexts: tuple[FrameContext, ...]) -> ContinuationPlace:
         """What goes on from a layout."""
@@ -604,7 +614,7 @@ class Region:
 
     def entries_in_all(self) -> int:
         """Entries of the code object, over all regions."""
-        row = _regions.get(id(self.code))
+        row = _regions.get(self.code_identity)
         return sum(len(region.place.records) for region in (row[1].values() if row is not None else (self,)))
 
     @functools.cached_property
