@@ -239,9 +239,38 @@ def test_a_failing_emitter_retreats_to_operators(monkeypatch):
     finally:
         stop()
     torch.testing.assert_close(program(x)[0], torch.tanh(x * 0.123) + x.sum(1, keepdim=True))
-    assert [event.fields["reason"] for event in seen] == ["kernel_failed", "kernel_failed"]
+    assert {event.fields["reason"] for event in seen} == {"kernel_failed"}
+    assert "kernel_" not in program.describe()
     with config.patch(strict=True), pytest.raises(ValueError, match="deliberate"):
         compiled(lambda x: [torch.tanh(x * 0.321)], x)
+
+
+def test_only_the_call_that_fails_becomes_an_operator(monkeypatch):
+    from stator.emit.cpu.elements import Elements
+
+    def broken(self, operation, type_, operands, types, apply=Elements.apply):
+        if operation == "tanh":
+            raise ValueError("deliberate")
+        return apply(self, operation, type_, operands, types)
+
+    monkeypatch.setattr(Elements, "apply", broken)
+    seen = []
+    stop = events.subscribe(seen.append, {"fallback"})
+    x = torch.randn(5, 71)
+
+    def function(x):
+        y = torch.exp(x * 0.731) + 1
+        return [torch.tanh(y).sum(1) * y.amax(1), y.flip(0)]
+
+    try:
+        with config.patch(strict=False):
+            program = compiled(function, x)
+    finally:
+        stop()
+    torch.testing.assert_close(program(x), tuple(function(x)))
+    text = program.describe()
+    assert text.count("aten.") == 1 and "aten.tanh" in text and "kernel_" in text
+    assert len(seen) == 1 and "aten.tanh" in seen[0].fields["detail"] and "test_kernels.py" in seen[0].fields["detail"]
 
 
 def test_fast_numerics_keep_single_precision_between_operators():

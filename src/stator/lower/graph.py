@@ -9,7 +9,7 @@ failure is reported once with reason `lowering_failed`, and raises under `config
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,16 +46,19 @@ class Lowered:
     refused: list[tuple[str, str, str]] = field(default_factory=list)  # operator, why, line
 
 
-def lower(module: torch.fx.GraphModule, operators_only: bool = False, products: bool = False) -> Lowered:
-    """The graph as steps; with `operators_only`, every call is the operator itself; with `products`, those of matrices
+def lower(
+    module: torch.fx.GraphModule, as_operators: Collection[torch.fx.Node] = (), products: bool = False
+) -> Lowered:
+    """The graph as steps; each call among `as_operators` is the operator itself; with `products`, those of matrices
     are contractions."""
-    return GraphLowering(module, operators_only, products).run()
+    return GraphLowering(module, as_operators, products).run()
 
 
 class GraphLowering:
-    def __init__(self, module: torch.fx.GraphModule, operators_only: bool, products: bool) -> None:
+    def __init__(self, module: torch.fx.GraphModule, as_operators: Collection[torch.fx.Node], products: bool) -> None:
         self.module = module
-        self.operators_only = operators_only
+        self.as_operators = as_operators
+        self.operator_only = False  # the running call is one of them
         self.symbols = Symbols()
         self.lowering = Lowering(self.symbols, products)
         self.values: dict[torch.fx.Node, Any] = {}
@@ -73,6 +76,7 @@ class GraphLowering:
             if handler is None:
                 raise InternalStatorError(f"a functional graph holds no {node.op} ({node.name})", reason="graph_form")
             self.lowering.line = user_line(node)
+            self.operator_only = node in self.as_operators
             handler(node)
         return self.result
 
@@ -191,19 +195,19 @@ class GraphLowering:
 
     def call(self, operator: Any, arguments: Any, keywords: dict[str, Any], meta: Any, depth: int) -> Any:
         """One operator, by the best way there is."""
-        if operator is torch.ops.aten.copy_.default and isinstance(arguments[0], Stored) and not self.operators_only:
+        if operator is torch.ops.aten.copy_.default and isinstance(arguments[0], Stored) and not self.operator_only:
             value = self.write_back(arguments[0], arguments[1], meta)
             if value is not None:
                 return value
         why = "has no row"
-        rule = None if self.operators_only else rule_of(operator)
+        rule = None if self.operator_only else rule_of(operator)
         if rule is not None and not getattr(rule, "takes_numbers", False) and has_number(arguments, keywords):
             rule = None
         if rule is not None:
             value, why = self.attempt(rule, operator, arguments, keywords, meta)
             if why == "":
                 return value
-        if depth < CALLS_LIMIT and not self.operators_only and decompositions.has_decomposition(operator):
+        if depth < CALLS_LIMIT and not self.operator_only and decompositions.has_decomposition(operator):
             value, refusal = self.decomposed(operator, arguments, keywords, meta, depth)
             if refusal == "":
                 return value

@@ -6,7 +6,7 @@ comes with the options, since the runtime stands above this stage. Each step car
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from stator.loops.ir import Buffer, Kernel, Nest
 from stator.loops.schedule import schedule
 from stator.loops.split import split_reductions
 from stator.loops.verify import verify_kernel
-from stator.lower.graph import Lowered, lower
+from stator.lower.graph import Lowered, lower, user_line
 from stator.lower.values import DTYPES, OPAQUE, Number, OperatorCall, Stored
 
 
@@ -38,8 +38,8 @@ class Options:
     mode: str = "default"
 
 
-# Ways to compile a graph, each surer and slower than the last: (what it is called, without fusion, operators only).
-RETREATS = (("", False, False), ("fused kernels", True, False), ("kernels", True, True))
+# Calls given up one by one, before the whole graph runs as operators.
+CULPRITS = 8
 
 # Operators whose results are always contiguous, as their shape functions say.
 KEEP_PROMISES = frozenset({"aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default"})
@@ -48,16 +48,43 @@ _reported: set[str] = set()
 
 
 def compile_graph(module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Options) -> Any:
-    """The graph as a native program. Where the compiler itself fails it retreats: to single kernels, to operators."""
-    for place, (_, apart, operators_only) in enumerate(RETREATS):
+    """The graph as a native program. Where the compiler itself fails it retreats: to kernels that are not fused, then
+    to ATen's operators for the calls it fails on."""
+    try:
+        return _compile(module, options)
+    except Exception as error:
+        if config.strict:
+            raise
+        failed = error
+    try:
+        program = _compile(module, options, apart=True)
+    except Exception as error:
+        return _without_culprits(module, options, error)
+    _report_failure("fused kernels", failed)
+    return program
+
+
+def _without_culprits(module: torch.fx.GraphModule, options: Options, error: BaseException) -> Any:
+    """The graph with those calls as operators that the compiler fails on. Each is found by halving: the last of the
+    fewest first calls that do not compile while all later ones are operators."""
+    calls = [node for node in module.graph.nodes if node.op == "call_function"]
+    given_up: set[torch.fx.Node] = set()
+    for _ in range(CULPRITS):
+        low, high = 0, len(calls)
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                _compile(module, options, True, given_up.union(calls[middle:]))
+                low = middle
+            except Exception as found:
+                high, error = middle, found
+        given_up.update(calls[high - 1 : high])
+        _report_failure(f"{calls[high - 1].target} of {user_line(calls[high - 1])}" if calls else "the graph", error)
         try:
-            return _compile(module, options, apart, operators_only)
-        except Exception as error:
-            last = place + 1 == len(RETREATS)
-            if config.strict or last:
-                raise
-            _report_failure(RETREATS[place + 1][0], error)
-    raise AssertionError("the last retreat returns or raises")
+            return _compile(module, options, True, given_up)
+        except Exception as found:
+            error = found
+    return _compile(module, options, True, set(calls))
 
 
 def _report_failure(given_up: str, error: BaseException) -> None:
@@ -67,9 +94,11 @@ def _report_failure(given_up: str, error: BaseException) -> None:
         events.emit("fallback", reason="kernel_failed", detail=detail)
 
 
-def _compile(module: torch.fx.GraphModule, options: Options, apart: bool, operators_only: bool) -> Any:
+def _compile(
+    module: torch.fx.GraphModule, options: Options, apart: bool = False, as_operators: Collection[torch.fx.Node] = ()
+) -> Any:
     with events.stage("lower"):
-        lowered = lower(module, operators_only, own_products())
+        lowered = lower(module, as_operators, own_products())
     with events.stage("fuse"):
         outputs = {value.buffer for value in lowered.outputs if isinstance(value, Stored)}
         steps = fuse(split_reductions(lowered.steps), outputs, apart)
