@@ -569,3 +569,10 @@ def c_functions_as_callbacks(x, a):
 def break_while_c_code_iterates(x, a):
     left = filter(lambda v: time.sleep(0) or v, a)
     return list(left), x + 1
+
+
+@program(lambda: (torch.ones(2, 3),), lambda: (torch.ones(4, 3),), lambda: (torch.ones(5, 3),))
+def parts_of_a_size_are_sizes(x):
+    size = x.shape
+    parts = size[1:], size[:1] + (3,), (1, *size), torch.Size((7,)) + size, size[::-1]
+    return x + size[1:].numel(), [type(part) for part in parts], size[-1:].numel()

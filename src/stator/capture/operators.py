@@ -571,6 +571,8 @@ class Operators(TracerState):
             self.world.read_item(container, key)
         else:
             self.world.read(container)
+        if type(container) is torch.Size:
+            return self.native(operator.getitem, container, key)  # a part of a size is a size
         return self.native(lambda: (list if isinstance(container, list) else tuple).__getitem__(container, key))
 
     def _dict_item(self, container: dict[Any, Any], key: Any) -> Any:
