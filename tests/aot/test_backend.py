@@ -4,6 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import stator
+from stator import events
 from stator.aot import aot_eager, aot_eager_decomp_partition
 
 from .torch_level import check
@@ -366,3 +368,20 @@ def test_min_cut_keeps_less_than_eager_and_a_budget_less_still():
     with config.patch(activation_memory_budget=0.2):
         assert kept("min-cut") <= 0.2 * kept("default")
     assert set(graphs_of(module, args)) == {"forward"}
+
+
+def test_a_graph_the_stage_refuses_runs_as_it_was_captured():
+    def function(x, place):
+        sparse = torch.sparse_coo_tensor(torch.stack([place, place]), x, (4, 4))
+        return (sparse @ torch.eye(4)) + 1
+
+    arguments = torch.tensor([1.0, 2.0]), torch.tensor([0, 3])
+    seen = []
+    end = events.subscribe(lambda event: seen.append(event.fields["reason"]), {"fallback"})
+    try:
+        torch.testing.assert_close(stator.compile(function, backend="aot_eager")(*arguments), function(*arguments))
+    finally:
+        end()
+    assert seen == ["aot_layout"]
+    with pytest.raises(stator.exc.Unsupported, match="sparse_coo"):
+        stator.compile(function, backend="aot_eager", fullgraph=True)(*arguments)

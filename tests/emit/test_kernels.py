@@ -346,3 +346,13 @@ def test_rows_repeated_and_turned(dtype):
     for dim in range(3):
         check(lambda x, dim=dim: [x.repeat(2, 3, 2).flip(dim)], x)
     check(lambda x: [x.repeat(2, 3, 2).flip(0, 2).roll(3, 0)], x)
+
+
+def test_a_tensor_without_memory_is_an_error_and_not_a_crash():
+    program = compiled(lambda x: [x * 2 + 1], torch.ones(3))
+    with pytest.raises(RuntimeError, match="no memory of its own"):
+        program(torch._efficientzerotensor(3))
+
+
+def test_zeros_that_eager_keeps_no_memory_for():
+    check(lambda x: [x + torch.func.hessian(lambda z: (z**3).sum())(x[0])], torch.randn(3, 3))

@@ -116,6 +116,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "zeros_like": constant_fill(0),
     "ones_like": constant_fill(1),
     "new_zeros": constant_fill(0),
+    "_efficientzerotensor": constant_fill(0),  # eager keeps no memory for it; a kernel needs some, or a constant
     "new_ones": constant_fill(1),
     "scalar_tensor": scalar_tensor,
     "fill": fill,

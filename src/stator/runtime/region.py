@@ -40,6 +40,7 @@ from stator.capture.trace import Ending, Trace, trace, trace_function
 from stator.capture.tracer import Tracer
 from stator.exc import (
     BackendCompilerFailed,
+    ConstraintViolationError,
     FailOnRecompileLimitHit,
     InternalStatorError,
     RecompileError,
@@ -424,10 +425,12 @@ class Place:
         backend = stance.forced_backend() or self.region.options.backend
         try:
             compiled = backend(module, examples)
-        except Unsupported as error:
-            if self.region.options.fullgraph:
+        except Unsupported as refusal:
+            # One of stator's own stages cannot take this graph: it runs as it was captured, operation by operation.
+            if self.region.options.fullgraph or config.strict or isinstance(refusal, ConstraintViolationError):
                 raise
-            events.emit("fallback", reason=error.reason, detail=error.detail or str(error))
+            detail = refusal.detail or str(refusal)
+            events.emit("fallback", reason=refusal.reason, detail=detail, location=self.location())
             return as_plain(module).forward
         except StatorError:
             raise

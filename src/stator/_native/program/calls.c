@@ -45,7 +45,9 @@ int fill_tensor(const Program *program, Frame *frame, int32_t slot, Tensor handl
     int32_t dtype;
     if (needs & NEEDS_ELEMENT && !torch.aoti_torch_get_dtype(handle, &dtype))
         place->element = torch.aoti_torch_dtype_element_size(dtype);
-    if (needs & NEEDS_DATA && torch.aoti_torch_get_data_ptr(handle, &place->data))
+    int64_t count = 0;
+    if (needs & NEEDS_DATA && (torch.aoti_torch_get_data_ptr(handle, &place->data) ||
+                               (!place->data && (torch.aoti_torch_get_numel(handle, &count) || count > 0))))
         return FAIL(frame, "a kernel reads a tensor that has no memory of its own");
     return 0;
 }

@@ -21,6 +21,7 @@ typedef void (*RangeFunction)(int64_t begin, int64_t end, void *context);
     X(int32_t, aoti_torch_delete_tensor_object, (Tensor))                                                           \
     X(int32_t, aoti_torch_new_tensor_handle, (Tensor, Tensor *))                                                    \
     X(int32_t, aoti_torch_get_data_ptr, (Tensor, void **))                                                          \
+    X(int32_t, aoti_torch_get_numel, (Tensor, int64_t *))                                                           \
     X(int32_t, aoti_torch_get_dim, (Tensor, int64_t *))                                                             \
     X(int32_t, aoti_torch_get_size, (Tensor, int64_t, int64_t *))                                                   \
     X(int32_t, aoti_torch_get_sizes, (Tensor, int64_t **))                                                          \
