@@ -17,8 +17,8 @@ from stator.loops.schedule import roots_of, stores_of
 if TYPE_CHECKING:
     from stator.emit.cpu.kernel import Way
 
-# A kernel over fewer bytes leaves its results where the next one finds them.
-LEAST_BYTES = 32 << 20
+# A kernel over fewer bytes leaves its results where the next one finds them: a last-level cache of 32 MB and some more.
+LEAST_BYTES = 40 << 20
 WAYS = frozenset({"flat", "rows", "tiles"})
 
 
