@@ -7,8 +7,8 @@ from __future__ import annotations
 
 PROGRAMS: dict[str, tuple[int, int, str]] = {
     "loop_zip_live": (
-        4,
         3,
+        2,
         """
 def program(y, log):
     it = iter(range(6))
@@ -22,8 +22,8 @@ def program(y, log):
 """,
     ),
     "loop_chain": (
-        4,
         3,
+        2,
         """
 import itertools
 def program(y, log):
@@ -35,8 +35,8 @@ def program(y, log):
 """,
     ),
     "loop_product": (
-        4,
-        4,
+        2,
+        2,
         """
 import itertools
 def program(y, log):
@@ -47,8 +47,8 @@ def program(y, log):
 """,
     ),
     "loop_islice_cycle": (
-        3,
-        3,
+        2,
+        2,
         """
 import itertools
 def program(y, log):
@@ -59,8 +59,8 @@ def program(y, log):
 """,
     ),
     "loop_accumulate": (
+        2,
         3,
-        4,
         """
 import itertools
 def program(y, log):
@@ -71,8 +71,8 @@ def program(y, log):
 """,
     ),
     "loop_groupby": (
-        5,
-        11,
+        2,
+        8,
         """
 import itertools
 def program(y, log):
@@ -111,8 +111,8 @@ def program(y, log):
 """,
     ),
     "loop_list_grows": (
+        2,
         3,
-        5,
         """
 def program(y, log):
     l = [1]
@@ -124,8 +124,8 @@ def program(y, log):
 """,
     ),
     "loop_set": (
-        3,
-        3,
+        2,
+        2,
         """
 def program(y, log):
     for k in sorted({1,2,3}):
@@ -135,8 +135,8 @@ def program(y, log):
 """,
     ),
     "loop_set_raw": (
-        3,
-        3,
+        2,
+        2,
         """
 def program(y, log):
     for k in {1,2,3}:
@@ -146,8 +146,8 @@ def program(y, log):
 """,
     ),
     "loop_reversed": (
-        3,
-        3,
+        2,
+        2,
         """
 def program(y, log):
     for k in reversed([1,2,3]):
@@ -179,8 +179,8 @@ def program(y, log):
 """,
     ),
     "loop_genexp": (
-        4,
-        4,
+        3,
+        3,
         """
 def program(y, log):
     for k in (v * 2 for v in [1,2,3]):
@@ -582,8 +582,8 @@ def program(y, log):
 """,
     ),
     "assert_tensor": (
-        2,
         1,
+        0,
         """
 def program(y, log):
     y = y + 1
@@ -593,7 +593,7 @@ def program(y, log):
     ),
     "assert_tensor_fails": (
         1,
-        2,
+        0,
         """
 def program(y, log):
     y = y + 1
@@ -603,7 +603,7 @@ def program(y, log):
     ),
     "assert_tensor_plain": (
         1,
-        2,
+        0,
         """
 def program(y, log):
     y = y + 1
@@ -664,8 +664,8 @@ def program(y, log):
 """,
     ),
     "item_in_loop": (
-        3,
-        3,
+        2,
+        2,
         """
 def program(y, log):
     t = 0.0
@@ -686,8 +686,8 @@ def program(y, log):
 """,
     ),
     "class_with_iter_getitem": (
-        2,
-        4,
+        1,
+        3,
         """
 class Seq:
     def __getitem__(self, i):
@@ -800,8 +800,8 @@ def program(y, log):
 """,
     ),
     "return_in_with_in_loop": (
-        4,
         3,
+        2,
         """
 def f(y, log):
     for i in range(4):
@@ -988,8 +988,8 @@ def program(y, log):
 """,
     ),
     "walrus_comprehension": (
-        3,
-        3,
+        2,
+        2,
         """
 def program(y, log):
     r = [last := (opaque(y), y * i)[1] for i in range(3)]
@@ -997,8 +997,8 @@ def program(y, log):
 """,
     ),
     "nested_comprehension": (
-        4,
-        4,
+        3,
+        3,
         """
 def program(y, log):
     return [[(opaque(y), y * i * j)[1] for j in range(2)] for i in range(2)]
@@ -1159,6 +1159,108 @@ def program(y, log):
     d = {}
     d[N(2)] = y + 1
     return y
+""",
+    ),
+    "assert_depth_fails": (
+        1,
+        0,
+        """
+def inner(y):
+    y = y + 1
+    assert y.sum() < 0, "deep"
+    return y * 2
+def middle(y):
+    return 1 + inner(y) * 2
+def program(y, log):
+    print("before")
+    z = middle(y)
+    print("after")
+    log.append(1)
+    return z
+""",
+    ),
+    "assert_passes_then_effects": (
+        1,
+        0,
+        """
+def program(y, log):
+    print("before")
+    assert (y > 0).all()
+    log.append(1)
+    print("after")
+    return y * 2
+""",
+    ),
+    "assert_after_effects": (
+        1,
+        2,
+        """
+def program(y, log):
+    log.append(1)
+    assert (y < 0).all(), "x"
+    return y * 2
+""",
+    ),
+    "assert_in_try": (
+        2,
+        1,
+        """
+def program(y, log):
+    try:
+        assert (y < 0).all(), "x"
+    except AssertionError as e:
+        log.append(str(e))
+    return y * 2
+""",
+    ),
+    "assert_mutates_later": (
+        1,
+        2,
+        """
+def program(y, log):
+    assert (y < 0).all(), "x"
+    y.add_(1)
+    return y * 2
+""",
+    ),
+    "assert_computed_message": (
+        1,
+        2,
+        """
+def program(y, log):
+    assert (y < 0).all(), f"x {len(log)}"
+    return y * 2
+""",
+    ),
+    "assert_then_break": (
+        2,
+        1,
+        """
+def program(y, log):
+    assert (y > 0).all()
+    opaque(y)
+    assert (y > 100).all(), "second"
+    return y * 2
+""",
+    ),
+    "assert_in_loop": (
+        1,
+        0,
+        """
+def program(y, log):
+    for i in range(3):
+        y = y + 1
+        assert (y < 5).all(), "big"
+    return y * 2
+""",
+    ),
+    "assert_many_elements": (
+        1,
+        1,
+        """
+def program(y, log):
+    assert y > 0
+    return y * 2
 """,
     ),
 }

@@ -475,6 +475,36 @@ def test_the_residual_program_can_be_read() -> None:
     assert "what is left in Python" in str(seen)
 
 
+@pytest.mark.parametrize("named", ["own method", "class method", "function"])
+def test_ignored_methods_of_loggers(named: str, caplog: Any) -> None:
+    log = logging.getLogger("ignored")
+    ignored = {"own method": log.warning, "class method": logging.Logger.warning, "function": plus_one}[named]
+
+    def talk(y: Any) -> Any:
+        log.warning("said")
+        return y + 1
+
+    with stator.config.patch(ignore_logging_functions={ignored}):
+        stator.compile(talk, backend="eager", fullgraph=True)(ONE)
+    assert [row.getMessage() for row in caplog.records] == (["said"] if named == "function" else [])
+
+
+def test_disallowed_operation_of_torch_breaks(breaks: list[str]) -> None:
+    stator.disallow_in_graph(torch.sub)
+    try:
+        compiled = stator.compile(lambda y: torch.sub(y + 1, 1) * 2, backend="eager")
+        assert torch.equal(compiled(ONE), ONE * 2)
+    finally:
+        stator.allow_in_graph(torch.sub)
+    assert breaks == ["forbidden_function"]
+
+
+@pytest.mark.parametrize("name", ["TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"])
+def test_switched_off_by_the_environment(name: str, monkeypatch: Any) -> None:
+    monkeypatch.setenv(name, "1")
+    assert stator.compile(plus_one) is plus_one
+
+
 def test_showing_a_tensor_breaks_and_shows_it(capsys: Any, breaks: list[str]) -> None:
     def talk(y: Any) -> Any:
         print("before")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -28,6 +29,8 @@ from stator.reasons import REASONS
 from stator.runtime.region import Options, dispatcher_for
 from stator.sizes.policy import parse_specification
 
+# Variables that switch compiling off: torch's own.
+SWITCHED_OFF = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 # Settings that may differ from one compiled function to another: `options=` of stator's own backend.
 BACKEND_OPTIONS = ("numerics", "activation_memory_budget", "force_disable_caches")
@@ -62,7 +65,7 @@ def compile(
     _check(fullgraph, dynamic, backend, mode, options, recompile_limit)
     if not callable(model):
         raise InvalidOption(f"stator.compile takes a callable, not a {type(model).__name__}")
-    if disable:
+    if disable or any(os.environ.get(name) == "1" for name in SWITCHED_OFF):
         return model
     for_backend = {name: value for name, value in (options or {}).items() if name != GUARD_FILTER}
     name, function = backends.resolve(backend, mode, for_backend)

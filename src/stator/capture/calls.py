@@ -69,6 +69,8 @@ class Calls(TracerState):
             if _listed_in(function, config.reorderable_logging_functions):
                 self.effects.append(Replay(function, tuple(args), dict(kwargs)))
                 return None
+        if id(function) in marks.forbidden:
+            raise Break("forbidden_function", describe(function))
         substitute = marks.substitute_of(function)
         if substitute is not None:
             if substitute.fold_constants and all(guard_kind(arg) for arg in (*args, *kwargs.values())):
@@ -634,7 +636,14 @@ def underlying(function: Any, owner: Any) -> Any:
 
 
 def _listed_in(function: Any, functions: Any) -> bool:
-    return any(function is one for one in functions)
+    """Whether a setting names a function: itself, or, of a method, for one object or for all."""
+    if type(function) is not types.MethodType:
+        return any(function is one for one in functions)
+    owner, method = function.__self__, function.__func__
+    return any(
+        method is one or (type(one) is types.MethodType and one.__self__ is owner and one.__func__ is method)
+        for one in functions
+    )
 
 
 def _disabled(function: Any) -> Break:

@@ -40,10 +40,14 @@ RUN_WHOLE = frozenset(
 ATTRIBUTE = "_stator_mark"
 _by_identity: weakref.WeakKeyDictionary[Any, Mark] = weakref.WeakKeyDictionary()
 _strong: dict[int, tuple[Any, Mark]] = {}
+forbidden: dict[int, Any] = {}  # what is marked so, by id: operations of torch, too, are looked up here
 
 
 def set_mark(function: Any, mark: Mark) -> None:
     """Mark a callable."""
+    forbidden.pop(id(function), None)
+    if mark is Mark.FORBIDDEN:
+        forbidden[id(function)] = function
     try:
         _by_identity[function] = mark
     except TypeError:  # builtins cannot be referenced weakly; they never die either
@@ -52,6 +56,7 @@ def set_mark(function: Any, mark: Mark) -> None:
 
 def clear_mark(function: Any) -> None:
     """Take a mark away again."""
+    forbidden.pop(id(function), None)
     try:
         _by_identity.pop(function, None)
     except TypeError:

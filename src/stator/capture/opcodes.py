@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from stator.bytecode import Instruction
+from stator.capture.asserts import asserts
 from stator.capture.control import Break, UserException
 from stator.capture.frame import NULL, UNBOUND, Frame, Pending
 from stator.tensors.abstract import AbstractTensor
@@ -603,6 +604,10 @@ def jump(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE")
 def pop_jump_if_true(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
+    if type(frame.stack[-1]) is AbstractTensor and asserts(tracer, frame):
+        frame.stack.pop()
+        frame.pc = instruction.target
+        return
     jumps = tracer.truth(frame.stack[-1])
     frame.stack.pop()
     if jumps:

@@ -27,6 +27,7 @@ import torch
 from stator import events
 from stator.bytecode.tables import Location, encode_locations
 from stator.capture.ahead import COMPOSED, DICT_WALKS, changed_since, dict_under, peekable, reduced, skip
+from stator.capture.asserts import RuntimeAssert
 from stator.capture.calls import underlying
 from stator.capture.control import Break
 from stator.capture.frame import NULL, UNBOUND, ExceptionSlot, Frame, LastIndex, Pending
@@ -38,7 +39,7 @@ from stator.capture.symbolic import SYMBOLIC, fold
 from stator.capture.tracer import Tracer
 from stator.events import is_own
 from stator.resume.support import Support
-from stator.resume.tracebacks import Passed, TracebackOf
+from stator.resume.tracebacks import FailedAssert, Passed, TracebackOf
 from stator.tensors.abstract import AbstractTensor
 from stator.values import arrays
 from stator.values.constants import guard_kind
@@ -453,10 +454,20 @@ class ResidualBuilder:
                 self._replay(replay)
         self._replay_shadow(shadow)
 
-    def _replay(self, replay: Replay) -> None:
+    def _runtime_assert(self, row: RuntimeAssert) -> None:
+        if any(tensor.mutated for tensor in self.world.tensors.values()):
+            # What the graph writes after a failing assert would be seen: it must not run as far.
+            raise Break("data_dependent_branch", "an assert", row.step)
+        failing = FailedAssert(tuple(Passed(*place) for place in row.places), row.args)
+        self.lines.append(f"if not {self.expression(row.condition)}: return {self.held(failing)}()")
+
+    def _replay(self, replay: Replay | RuntimeAssert) -> None:
         if id(replay) in self.replayed:
             return
         self.replayed.add(id(replay))
+        if isinstance(replay, RuntimeAssert):
+            self._runtime_assert(replay)
+            return
         parts = self.sequence(replay.args)
         named = "".join(
             f"**{{{self.constant(key)}: {self.expression(value)}}}, " for key, value in replay.kwargs.items()

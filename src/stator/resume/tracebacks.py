@@ -11,9 +11,10 @@ from __future__ import annotations
 import types
 from typing import Any, NamedTuple
 
+from stator._native import core
 from stator.bytecode import decode
 from stator.resume.code import ASYNC_GENERATOR_FLAG, GENERATOR_FLAGS, Mode
-from stator.resume.state import UNBOUND, FrameState, make_function
+from stator.resume.state import UNBOUND, FrameState, make_function, prepare_chain
 
 
 class _Left(Exception):
@@ -31,15 +32,18 @@ class Passed(NamedTuple):
     position: int
     globals: dict[str, Any]
 
+    def state(self) -> FrameState:
+        """A frame that stands there, without locals."""
+        decoded = decode(self.code)
+        frees = decoded.nfrees
+        slots = [UNBOUND] * (len(decoded.localsplus_names) - frees)
+        return FrameState(self.code, self.position, slots, self.globals, tuple(types.CellType() for _ in range(frees)))
+
     def enter(self) -> types.TracebackType | None:
         """The traceback row of a frame that stands there; None where there can be none."""
         if self.code.co_flags & ASYNC_GENERATOR_FLAG:
             return None
-        decoded = decode(self.code)
-        frees = decoded.nfrees
-        slots = [UNBOUND] * (len(decoded.localsplus_names) - frees)
-        cells = tuple(types.CellType() for _ in range(frees))
-        function = make_function(FrameState(self.code, self.position, slots, self.globals, cells), Mode.RAISE, _leave)
+        function = make_function(self.state(), Mode.RAISE, _leave)
         function.__code__ = function.__code__.replace(co_exceptiontable=b"")
         try:
             started = function()
@@ -70,3 +74,17 @@ class TracebackOf:
                     traceback = types.TracebackType(traceback, row.tb_frame, row.tb_lasti, row.tb_lineno)
             self._made = traceback
         return self._made
+
+
+class FailedAssert:
+    """Raises the exception of an `assert` that failed, in frames that stand where it was asked."""
+
+    __slots__ = ("args", "places")
+
+    def __init__(self, places: tuple[Passed, ...], args: tuple[Any, ...]) -> None:
+        self.places = places
+        self.args = args
+
+    def __call__(self) -> Any:
+        states = [place.state() for place in self.places]
+        return core.TailCall(prepare_chain(states, exception=AssertionError(*self.args)))
