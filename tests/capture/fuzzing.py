@@ -110,4 +110,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with stator.config.patch(dynamic_profile=False):
+        sys.exit(main())

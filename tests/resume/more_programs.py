@@ -7,8 +7,8 @@ from __future__ import annotations
 
 PROGRAMS: dict[str, tuple[int, int, str]] = {
     "loop_zip_live": (
+        4,
         3,
-        2,
         """
 def program(y, log):
     it = iter(range(6))
@@ -22,8 +22,8 @@ def program(y, log):
 """,
     ),
     "loop_chain": (
+        4,
         3,
-        2,
         """
 import itertools
 def program(y, log):
@@ -35,8 +35,8 @@ def program(y, log):
 """,
     ),
     "loop_product": (
-        2,
-        2,
+        3,
+        3,
         """
 import itertools
 def program(y, log):
@@ -47,8 +47,8 @@ def program(y, log):
 """,
     ),
     "loop_islice_cycle": (
-        2,
-        2,
+        3,
+        3,
         """
 import itertools
 def program(y, log):
@@ -59,8 +59,8 @@ def program(y, log):
 """,
     ),
     "loop_accumulate": (
-        2,
         3,
+        4,
         """
 import itertools
 def program(y, log):
@@ -71,8 +71,8 @@ def program(y, log):
 """,
     ),
     "loop_groupby": (
-        2,
-        8,
+        4,
+        10,
         """
 import itertools
 def program(y, log):
@@ -111,8 +111,8 @@ def program(y, log):
 """,
     ),
     "loop_list_grows": (
-        2,
         3,
+        5,
         """
 def program(y, log):
     l = [1]
@@ -124,8 +124,8 @@ def program(y, log):
 """,
     ),
     "loop_set": (
-        2,
-        2,
+        3,
+        3,
         """
 def program(y, log):
     for k in sorted({1,2,3}):
@@ -135,8 +135,8 @@ def program(y, log):
 """,
     ),
     "loop_set_raw": (
-        2,
-        2,
+        3,
+        3,
         """
 def program(y, log):
     for k in {1,2,3}:
@@ -146,8 +146,8 @@ def program(y, log):
 """,
     ),
     "loop_reversed": (
-        2,
-        2,
+        3,
+        3,
         """
 def program(y, log):
     for k in reversed([1,2,3]):
@@ -179,8 +179,8 @@ def program(y, log):
 """,
     ),
     "loop_genexp": (
-        3,
-        3,
+        4,
+        4,
         """
 def program(y, log):
     for k in (v * 2 for v in [1,2,3]):
@@ -664,8 +664,8 @@ def program(y, log):
 """,
     ),
     "item_in_loop": (
-        2,
-        2,
+        3,
+        3,
         """
 def program(y, log):
     t = 0.0
@@ -686,8 +686,8 @@ def program(y, log):
 """,
     ),
     "class_with_iter_getitem": (
-        1,
-        3,
+        2,
+        4,
         """
 class Seq:
     def __getitem__(self, i):
@@ -800,8 +800,8 @@ def program(y, log):
 """,
     ),
     "return_in_with_in_loop": (
+        4,
         3,
-        2,
         """
 def f(y, log):
     for i in range(4):
@@ -988,8 +988,8 @@ def program(y, log):
 """,
     ),
     "walrus_comprehension": (
-        2,
-        2,
+        3,
+        3,
         """
 def program(y, log):
     r = [last := (opaque(y), y * i)[1] for i in range(3)]
@@ -997,8 +997,8 @@ def program(y, log):
 """,
     ),
     "nested_comprehension": (
-        3,
-        3,
+        4,
+        4,
         """
 def program(y, log):
     return [[(opaque(y), y * i * j)[1] for j in range(2)] for i in range(2)]
