@@ -575,3 +575,15 @@ def tuple_of_constants_compared_by_identity(x, key):
 )
 def tuple_that_is_passed_on(x, kinds):
     return x.to(*kinds[:1]), f"{kinds}"
+
+
+@program(lambda: (T(3.0), [1, 2], deque([1])))
+def repeated_in_place(x, a, d):
+    b = a
+    a *= 2
+    d *= 3
+    c = [x]
+    c *= 2
+    a += (7,)
+    a += "xy"
+    return a is b, a, d, c

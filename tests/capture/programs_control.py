@@ -555,3 +555,59 @@ def key_error_text(x):
         {"a": 1}["b"]
     except LookupError as error:
         return x, str(error), error.args, isinstance(error, KeyError)
+
+
+@program()
+def generators_take_a_generator_exit(x):
+    seen = []
+
+    def inner():
+        try:
+            yield 1
+        except GeneratorExit:
+            seen.append("exit")
+            raise
+
+    def outer():
+        yield from inner()
+
+    generator = outer()
+    next(generator)
+    try:
+        generator.throw(GeneratorExit)
+    except GeneratorExit:
+        seen.append("out")
+    return x, seen, generator.__name__
+
+
+@program()
+def class_patterns_that_are_wrong(x):
+    class NoTuple:
+        __match_args__ = ["a"]
+        a = 1
+
+    class NoName:
+        __match_args__ = (1,)
+
+    def one():
+        match NoTuple():
+            case NoTuple(a):
+                return a
+
+    def two():
+        match NoName():
+            case NoName(a):
+                return a
+
+    def three():
+        match 1:
+            case int(a, b):
+                return a
+
+    found = []
+    for attempt in (one, two, three):
+        try:
+            attempt()
+        except TypeError as error:
+            found.append(str(error))
+    return x, found

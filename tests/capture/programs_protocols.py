@@ -201,3 +201,61 @@ def unpacking_raises(x):
     y = x + 1
     a, b = Plain()
     return y
+
+
+def booh(self):
+    raise AttributeError("booh")
+
+
+class InitByProperty:
+    __init__ = property(booh)
+
+
+@program()
+def refused_by_builtins(x):
+    return x, attempts(
+        lambda: iter(42, 42), lambda: setattr(Plain(), 1, 2), lambda: delattr(Plain(), 1), lambda: sum(["a"], ""),
+        lambda: type("A", [], {}), lambda: type("A", (None,), {}), lambda: InitByProperty(),
+        lambda: collections.defaultdict(1), lambda: {}.__getitem__(), lambda: dict.fromkeys(1),
+    )  # fmt: skip
+
+
+def factorial(n):
+    def down(m):
+        return 1 if m < 2 else m * down(m - 1)
+
+    stator.graph_break()
+    return down(n)
+
+
+@program(reason="explicit_graph_break")
+def function_that_contains_itself(x):
+    return x, factorial(5)
+
+
+class Named(collections.namedtuple("Named", "a b")):
+    def __getitem__(self, index):
+        return "custom"
+
+
+@program()
+def fields_past_an_overridden_subscript(x):
+    pair = Named(1, x)
+    return pair.a, pair.b, pair[0]
+
+
+@program()
+def types_of_tensors(x):
+    return x.type(), isinstance(x, torch.FloatTensor), x.type(torch.DoubleTensor), x.type("torch.HalfTensor")
+
+
+@program()
+def dictionaries_from_keys(x):
+    return dict.fromkeys("ab", x), collections.defaultdict.fromkeys("a"), collections.OrderedDict.fromkeys([1, 2], value=x)
+
+
+@program(reason="explicit_graph_break")
+def exceptions_across_a_break(x):
+    found = [OSError(2, "no such"), StopIteration(3), ImportError("m", name="q"), KeyError("k")]
+    stator.graph_break()
+    return x, found[0].errno, found[0].strerror, found[1].value, found[2].name, found[3].args

@@ -218,6 +218,8 @@ class Attributes(TracerState):
 
     def _slot(self, target: Any, kind: type, attribute: Any, name: str) -> Any:
         """A member of a slotted class, or a field that C computes."""
+        if kind is types.GeneratorType and name.startswith("gi_"):
+            raise Break("c_reads_object", f"{name} of a generator")
         written = self.world.written(target, name)
         if written is DELETED:
             raise UserException(self._attribute_error(target, kind, name))

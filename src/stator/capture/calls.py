@@ -445,6 +445,8 @@ class Calls(TracerState):
             if result is not None:
                 text = f"__init__() should return None, not '{type(result).__name__}'"
                 raise UserException(TypeError(text))
+        elif type(initialise) not in C_CALLABLES:
+            self.call(self.special(value, "__init__"), args, kwargs)
         elif initialise is not object.__init__ and kind is type(value):
             call_c_method(self, initialise, [value, *args], kwargs)  # type: ignore[arg-type]  # parts are joined in Tracer
         return value
@@ -460,9 +462,11 @@ class Calls(TracerState):
 
     def make_class(self, make: Any, metaclass: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """`type.__new__`: it calls `__init_subclass__` and `__set_name__` in C, so they may not be the program's."""
-        if len(args) == 3:
+        if len(args) == 3 and type(args[1]) is tuple and isinstance(args[2], dict):
             name, bases, names = args
             for base in bases:
+                if not isinstance(base, type):
+                    break  # Python refuses it
                 hook = lookup_special(base, "__init_subclass__")
                 if hook is not None and hook is not object.__dict__["__init_subclass__"]:
                     owner = next(one for one in base.__mro__ if "__init_subclass__" in one.__dict__)

@@ -323,7 +323,8 @@ class Iteration(TracerState):
     # Generators
 
     def make_generator(self, frame: Frame) -> Any:
-        generator = drive(self, frame)
+        generator: Any = drive(self, frame)
+        generator.__name__, generator.__qualname__ = frame.function.__name__, frame.function.__qualname__
         self.generators[id(generator)] = (generator, frame)
         return generator
 
@@ -343,8 +344,32 @@ class Iteration(TracerState):
         if frame.pc and error is None:
             frame.stack.append(sent)
         elif error is not None:
-            return self.run(frame, error)
+            return self._thrown(frame, error)
         return self.run(frame)
+
+    def _thrown(self, frame: Frame, error: BaseException) -> Any:
+        """An exception thrown into a suspended frame: what it delegates to by `yield from` gets it first (PEP 380)."""
+        rows = frame.decoded.instructions
+        if not frame.pc or rows[frame.current - 1].opname != "SEND":
+            return self.run(frame, error)
+        self.indirect()
+        receiver = frame.stack[-1]
+        closes = isinstance(error, GeneratorExit)
+        try:
+            method = self.load_attr(receiver, "close" if closes else "throw")
+        except UserException as refused:
+            return self.run(frame, error if isinstance(refused.value, AttributeError) else refused.value)
+        try:
+            value = self.call(method, [] if closes else [error], {})
+        except UserException as raised:
+            if closes or not isinstance(raised.value, StopIteration):
+                return self.run(frame, raised.value)
+            frame.pc = rows[frame.current - 1].target
+            if rows[frame.pc].opname != "END_SEND":
+                frame.stack.pop()
+            frame.stack.append(raised.value.value)
+            return self.run(frame)
+        return self.run(frame, error) if closes else Yielded(value)
 
     def send(self, receiver: Any, value: Any) -> tuple[bool, Any]:
         """One step of `yield from`."""

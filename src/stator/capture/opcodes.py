@@ -554,7 +554,11 @@ def match_mapping(tracer: Tracer, frame: Frame, instruction: Instruction) -> Non
 def match_keys(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
     subject, keys = frame.stack[-2:]
     values: list[Any] = []
+    seen: set[Any] = set()
     for key in keys:
+        if key in seen:
+            raise UserException(ValueError(f"mapping pattern checks duplicate key ({key!r})"))
+        seen.add(key)
         if not tracer.contains(subject, key):
             frame.stack.append(None)
             return
@@ -572,19 +576,31 @@ def match_class(tracer: Tracer, frame: Frame, instruction: Instruction) -> None:
     frame.stack[-1] = matched
 
 
+MATCHES_ITSELF = 1 << 22  # Py_TPFLAGS_MATCH_SELF
+
+
 def _match_attributes(tracer: Tracer, subject: Any, cls: Any, names: Any, count: int) -> tuple[Any, ...] | None:
+    """The values of the sub-patterns' attributes; None where one is missing."""
     found: list[Any] = []
     if count:
-        itself = cls in (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
+        itself, known = _positional_patterns(tracer, cls)
+        allowed = 1 if itself else len(known)
+        if count > allowed:
+            plural = "" if allowed == 1 else "s"
+            text = f"{cls.__name__}() accepts {allowed} positional sub-pattern{plural} ({count} given)"
+            raise UserException(TypeError(text))
         if itself:
             found.append(subject)
         else:
-            positional = tracer.load_attr(cls, "__match_args__") if hasattr(cls, "__match_args__") else ()
-            if count > len(positional):
-                text = f"{cls.__name__}() accepts {len(positional)} positional sub-patterns ({count} given)"
-                raise UserException(TypeError(text))
-            names = (*positional[:count], *names)
-    for name in names:
+            names = (*known[:count], *names)
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if index < count and type(name) is not str:
+            text = f"__match_args__ elements must be strings (got {type(name).__name__})"
+            raise UserException(TypeError(text))
+        if name in seen:
+            raise UserException(TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}"))
+        seen.add(name)
         try:
             found.append(tracer.load_attr(subject, name))
         except UserException as error:
@@ -592,6 +608,21 @@ def _match_attributes(tracer: Tracer, subject: Any, cls: Any, names: Any, count:
                 return None
             raise
     return tuple(found)
+
+
+def _positional_patterns(tracer: Tracer, cls: Any) -> tuple[bool, Any]:
+    """Whether the subject itself is the one positional sub-pattern, else the attributes that they are."""
+    try:
+        known = tracer.load_attr(cls, "__match_args__")
+    except UserException as error:
+        if not isinstance(error.value, AttributeError):
+            raise
+        return bool(cls.__flags__ & MATCHES_ITSELF), ()
+    if type(known) is not tuple:
+        text = f"{cls.__name__}.__match_args__ must be a tuple (got {type(known).__name__})"
+        raise UserException(TypeError(text))
+    tracer.world.read(known)
+    return False, known
 
 
 # Jumps and loops

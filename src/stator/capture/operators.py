@@ -170,8 +170,14 @@ class Operators(TracerState):
                 return result
         elif isinstance(left, C_CONTAINERS) and lookup_special(kind, name) is not None:
             self.world.read(left)
-            return self.native(function, left, self.listed(right) if isinstance(left, list) else self.for_c([right])[0])
+            return self.native(function, left, self._joined(symbol, left, right))
         return self._binary_protocol(plain, symbol[:-1], forward, reflected, left, right)
+
+    def _joined(self, symbol: str, left: Any, right: Any) -> Any:
+        """What a container is changed by in place."""
+        if symbol == "*=":
+            return self.index_of(right)
+        return self.listed(right) if isinstance(left, list) else self.for_c([right])[0]
 
     def _tensor_binary(self, function: Any, forward: str, reflected: str, left: Any, right: Any) -> Any:
         result = self._of_subclasses(forward, reflected, left, right)

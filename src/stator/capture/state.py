@@ -148,7 +148,9 @@ class TracerState:
             raise
         except RecursionError:
             raise Break("recursion_limit") from None
-        except Exception as error:
+        except BaseException as error:
+            if not isinstance(error, (Exception, GeneratorExit, SystemExit)) and id(error) not in self.raised_at:
+                raise  # nothing of the program's: somebody wants this thread to stop
             error.__traceback__ = None
             raised = error
         raise UserException(raised)

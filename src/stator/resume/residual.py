@@ -190,6 +190,8 @@ class ResidualBuilder:
         self.building.add(id(value))
         try:
             return self._rebuild(value)
+        except RecursionError:
+            raise Break("cannot_rebuild", f"a {type(value).__name__} nested too deeply") from None
         finally:
             self.building.discard(id(value))
 
@@ -681,7 +683,8 @@ def _rebuild_cell(builder: ResidualBuilder, value: types.CellType) -> str:
         contents = value.cell_contents
     except ValueError:
         return name
-    if id(contents) in builder.building and id(contents) not in builder.names:
+    itself = type(contents) is types.FunctionType and id(contents) in builder.building
+    if itself and id(contents) not in builder.names:
         builder.deferred.append((name, contents))  # a function that contains itself: filled in when it is made
     else:
         builder.lines.append(f"{name}.cell_contents = {builder.expression(contents)}")

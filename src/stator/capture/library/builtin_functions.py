@@ -30,7 +30,8 @@ def _len(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 def _iter(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) == 2:
-        return tracer.native(iter, tracer.callable_for_c(args[0]), args[1])
+        function = tracer.callable_for_c(args[0]) if callable(args[0]) else args[0]
+        return tracer.native(iter, function, args[1])
     return tracer.iterate(args[0])
 
 
@@ -78,11 +79,18 @@ def _hasattr(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> bool:
     return True
 
 
+def _require_name(name: Any) -> None:
+    if not isinstance(name, str):
+        raise UserException(TypeError(f"attribute name must be string, not '{type(name).__name__}'"))
+
+
 def _setattr(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> None:
+    _require_name(args[1])
     tracer.store_attr(args[0], args[1], args[2])
 
 
 def _delattr(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> None:
+    _require_name(args[1])
     tracer.delete_attr(args[0], args[1])
 
 
@@ -135,6 +143,8 @@ def _format(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> str:
 
 def _sum(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
     total = args[1] if len(args) > 1 else kwargs.get("start", 0)
+    if isinstance(total, (str, bytes, bytearray)):
+        return tracer.native(sum, (), total)  # which refuses it
     for item in tracer.listed(args[0]):
         total = tracer.binary("+", total, item)
     return total

@@ -235,6 +235,8 @@ def _search(tracer: Tracer, function: Any, name: str, target: Any, rest: list[An
         start, stop, _ = slice(rest[1], rest[2] if len(rest) > 2 else None).indices(len(target))
     count = 0
     for index in range(start, stop):
+        if index >= len(target):
+            break  # a comparison made it shorter
         part = target[index]
         if tracer.identical(part, wanted) or tracer.truth(tracer.compare("==", part, wanted)):
             if name == "index":
