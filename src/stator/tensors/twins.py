@@ -155,6 +155,8 @@ def run(
             return META
         if type(leaf) is torch.SymInt:
             numbers.append(leaf)
+        if type(leaf) is torch.SymBool:
+            return bool(leaf)  # operators take plain flags: which one is guarded
         return leaf
 
     low_args = map_leaves(args, lower)
