@@ -9,4 +9,4 @@ sweep-lowering: native  ## every operator sample of torch's own test table throu
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/lower/test_sweep.py
 
 fuzz-lowering: native  ## random ATen graphs through the CPU compiler, compared with eager
-	OMP_NUM_THREADS=1 STATOR_FUZZ_EXAMPLES=2000 $(BIN)/python -m pytest -m slow tests/emit/test_fuzz.py
+	OMP_NUM_THREADS=1 STATOR_FUZZ_EXAMPLES=2000 $(BIN)/python -m pytest -m 'slow or not slow' tests/emit/test_fuzz.py

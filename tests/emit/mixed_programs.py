@@ -36,7 +36,7 @@ def accumulated(x: torch.Tensor, y: torch.Tensor, k: int) -> torch.Tensor:
     copy = x.clone()
     part = copy[k % 2 :]
     part.add_(y)
-    part.t_() if part.dim() == 2 else part.neg_()
+    part.neg_()
     return copy
 
 
