@@ -9,6 +9,7 @@ the first result, one contender; `memory`: peak bytes allocated above what was t
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import sys
@@ -122,6 +123,7 @@ def memory(workload: Workload, contenders: list[str]) -> dict[str, Any]:
         call = runner(workload, compiler(name)(function), arguments)
         for _ in range(3):
             call()
+        forget_gradients()
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
             call()
         total = peak = 0
@@ -131,6 +133,12 @@ def memory(workload: Workload, contenders: list[str]) -> dict[str, Any]:
             peak = max(peak, total)
         row[f"{name} peak"] = peak
     return row
+
+
+def forget_gradients() -> None:
+    """As a training loop does before each step: else a compiled backward holds new gradients beside the old ones."""
+    for parameter in [entry for entry in gc.get_objects() if isinstance(entry, torch.nn.Parameter)]:
+        parameter.grad = None
 
 
 def allocate_apart() -> None:
