@@ -88,3 +88,21 @@ def branches_on_values(a):
 @program(floats)
 def the_same_array(a):
     return a, [a, a]
+
+
+@program(lambda: (np.arange(6.0).reshape(2, 3),))
+def copies_are_no_views(x):
+    same = x.astype(np.float64)
+    same[0] = 9
+    flat = x.flatten()
+    flat[0] = 8
+    view = x.ravel()
+    view[1] = 3
+    return x, same, flat, view
+
+
+@program(lambda: (np.arange(6.0).reshape(2, 3),), reason="numpy_operation")
+def reversed_views_are_written_through(x):
+    y = x[::-1]
+    y[0, 0] = 100
+    return x, y

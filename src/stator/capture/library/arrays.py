@@ -30,6 +30,14 @@ numpy: Any = arrays.numpy
 PLACES = ("", "linalg", "fft")
 # What has another meaning without data, or keeps other promises about memory than torch's array does.
 OF_DATA = ("data_dependent_branch", "tensor_to_python", "data_dependent_operator")
+# Functions whose results share the operand's memory in NumPy, too.
+VIEWS = frozenset(
+    {
+        "__getitem__", "__iter__", "reshape", "ravel", "transpose", "swapaxes", "moveaxis", "rollaxis", "squeeze",
+        "expand_dims", "asarray", "diagonal", "broadcast_to", "broadcast_arrays", "atleast_1d", "atleast_2d",
+        "atleast_3d", "split", "array_split", "hsplit", "vsplit", "dsplit", "T", "real", "imag",
+    }
+)  # fmt: skip
 DIVISIONS = frozenset({"__truediv__", "__rtruediv__", "divide", "true_divide"})
 LEFT_TO_NUMPY = frozenset(
     {
@@ -68,6 +76,8 @@ def run(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any], 
     tracer.indirect()
     tracer.world.read_deep(args)
     tracer.world.read_deep(kwargs)
+    if name in ("__getitem__", "__setitem__") and any(map(_steps_back, args[1:2])):
+        raise Break("numpy_operation", "a negative step: what torch makes of it is no view of the array")
     given = [_lowered(tracer, part) for part in args]
     named = {key: _lowered(tracer, part) for key, part in kwargs.items()}
     if real is None and args and type(args[0]) is arrays.array_kind():
@@ -78,6 +88,8 @@ def run(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any], 
             if name in DIVISIONS:
                 given = _divisible(given)
             result = _lifted(function(*given, **named), name)
+            if name not in VIEWS:
+                result = _separate(tracer, result, [*given, *named.values()])
             if wanted is not None:
                 _require_like(result, wanted, name)
             return result
@@ -87,6 +99,34 @@ def run(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any], 
         raise
     except Exception as error:
         raise Break("numpy_operation", f"{name}: {first_line(error)}") from None
+
+
+def _steps_back(index: Any) -> bool:
+    if type(index) is tuple:
+        return any(map(_steps_back, index))
+    return type(index) is slice and type(index.step) is int and index.step < 0
+
+
+def _separate(tracer: Tracer, result: Any, operands: list[Any]) -> Any:
+    """Results in memory of their own: torch leaves out copies that NumPy makes (`astype`, `flatten`)."""
+    kind = arrays.array_kind()
+    held = [value for value in operands if type(value) is kind]
+    roots = {id(_root(value.tensor)) for value in held}
+
+    def separate(value: Any) -> Any:
+        if type(value) in (list, tuple):
+            return type(value)(map(separate, value))
+        if type(value) is not kind or any(value is one for one in held) or id(_root(value.tensor)) not in roots:
+            return value
+        return arrays.wrapped(tracer.operate(torch.Tensor.clone, (value.tensor,), {}))
+
+    return separate(result)
+
+
+def _root(tensor: Any) -> Any:
+    while tensor.base is not None:
+        tensor = tensor.base
+    return tensor
 
 
 def _divisible(given: list[Any]) -> list[Any]:
