@@ -1,179 +1,198 @@
-"""Capture of whole models into one graph: which are captured, whether they agree with eager, and in what time.
+"""Which models are captured whole, whether they agree with eager, in what time and with how many guards.
 
-`python benchmarks/capture.py` runs every architecture of `capture_models.py` in each of its variants (with and
-without `use_cache`, `return_dict` both ways, eager and sdpa attention, eval and train) with `fullgraph=True` and the
-`eager` backend, compares outputs bit by bit, and prints captured / broke: reason / differs. Capture time (minimum of
-repeats, warm process) stands next to torch.compile's for the same call with the same backend, measured in a process of
-its own: a process that has loaded one compiler is never timed for the other. Results: benchmarks/results/capture.json.
+`python benchmarks/capture.py` runs every architecture of `capture_models.py` in each of its variants (with and without
+`use_cache`, `return_dict` both ways, eager and sdpa attention, eval and train), and every other architecture of the
+installed transformers (`capture_zoo.py`) in eval and train, with `fullgraph=True` and the `eager` backend, under stator
+and under torch.compile, each in processes of its own (`capture_worker.py` says what an answer means). Rows are added to
+benchmarks/results/models.json as they come, so that a run goes on where an earlier one ended; docs/models.md is written
+from that file. Of architectures that stator captures, torch.compile is asked only for the named ones.
 
-    --names bert gpt2     only these          --quick      one variant a model
-    --repeats 3           timing              --no-peer    do not time torch.compile
+    --names bert gpt2     only these          --time         measure capture again (minimum of repeats), named ones
+    --named               no zoo              --page         only write docs/models.md
+    --seconds 500         stop after          --again        forget earlier rows of what is run
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
+import os
 import subprocess
 import sys
 import time
-import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "models.json"
+PAGE = HERE.parent / "docs" / "models.md"
+CHUNK = 40
+Job = tuple[str, str, str]
 
-from capture_models import MODELS, Model, prepared, variants_of
+HEAD = """\
+# Models that are captured whole
 
-RESULTS = Path(__file__).parent / "results" / "capture.json"
-PEER = """
-import json, sys, time, warnings
-warnings.filterwarnings("ignore")
-sys.path.insert(0, {folder!r})
-import torch
-from capture_models import MODELS, prepared
-torch._dynamo.config.recompile_limit = 64
-for name in {names!r}:
-    row = next(model for model in MODELS if model.name == name)
-    try:
-        model, inputs = prepared(row, {{}})
-        model.eval()
-        best, text = None, "captured"
-        for _ in range({repeats}):
-            torch._dynamo.reset()
-            compiled = torch.compile(model, backend="eager", fullgraph=True)
-            start = time.perf_counter()
-            with torch.no_grad():
-                compiled(**inputs)
-            spent = time.perf_counter() - start
-            best = spent if best is None else min(best, spent)
-    except Exception as error:
-        best, text = None, "broke: " + type(error).__name__
-    print(json.dumps([name, best, text]), flush=True)
-"""
+Written by `make table-models` from benchmarks/results/models.json. Small random models of transformers, called with
+`fullgraph=True, backend="eager"`. *Captured* means: one graph, and outputs, gradients and buffers equal to eager's in
+every bit, twice; where a model asks whether it is compiled and then takes another way, eager takes that way too. What
+breaks the graph names its reason, [explained here](reasons.md).
+
+| model | variants | capture time, stator / torch.compile | checks of a call | stator | torch.compile |
+|---|---|---|---|---|---|"""
+NOTE = """\
+Times: processor time of a first call in a warm process, minimum of repeats. Checks: native guard instructions here,
+leaf guards and accessors there."""
 
 
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    """All tensors of an output, in order."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if hasattr(value, "to_tuple"):
-        return tensors_in(value.to_tuple())
-    if isinstance(value, dict):
-        return [one for part in value.values() for one in tensors_in(part)]
-    if isinstance(value, (list, tuple)):
-        return [one for part in value for one in tensors_in(part)]
-    names = getattr(value, "__dict__", {})
-    return (
-        [one for part in names.values() for one in tensors_in(part)] if "cache" in type(value).__name__.lower() else []
-    )
+def ask(compiler: str, jobs: list[Job], repeats: int, deadline: float) -> Iterator[tuple[Job, dict[str, Any]]]:
+    """Answers of a worker, as they come."""
+    for start in range(0, len(jobs), CHUNK):
+        settings = json.dumps({"jobs": jobs[start : start + CHUNK], "backend": "eager", "repeats": repeats})
+        command = [sys.executable, str(HERE / "capture_worker.py"), compiler, settings]
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                table, name, variant, result = json.loads(line)
+                yield (table, name, variant), result
+                if time.time() > deadline:
+                    process.kill()
+                    return
 
 
-def called(model: torch.nn.Module, inputs: dict[str, Any]) -> tuple[Any, float]:
-    """One call with fixed random numbers, and its time."""
-    torch.manual_seed(5)
-    start = time.perf_counter()
-    with torch.no_grad():
-        value = model(**inputs)
-    return value, time.perf_counter() - start
+def jobs_of(options: argparse.Namespace) -> list[Job]:
+    """What there is to run."""
+    sys.path.insert(0, str(HERE))
+    import capture_models  # transformers takes seconds to import, and --page needs none of it
+    import capture_zoo
+
+    jobs: list[Job] = []
+    for row in capture_models.MODELS:
+        jobs += [("named", row.name, label) for label, _ in capture_models.variants_of(row, not row.named)]
+    if not options.named:
+        jobs += [("zoo", row.name, variant) for variant in ("eval", "train") for row in capture_zoo.candidates()]
+    return [job for job in jobs if not options.names or job[1] in options.names]
 
 
-def captured(model: torch.nn.Module, inputs: dict[str, Any]) -> tuple[str, float]:
-    """What came of capturing one call, and the time of the first call."""
-    import stator
-    from stator import events
-
-    stator.reset()
-    expected = tensors_in(called(model, inputs)[0])
-    fallbacks: list[str] = []
-    stop = events.subscribe(lambda event: fallbacks.append(event.fields["reason"]), ["fallback"])
-    stator.compile(model, backend="eager", fullgraph=True)
-    try:
-        value, spent = called(model, inputs)
-        again, _ = called(model, inputs)
-    except stator.exc.Unsupported as error:
-        return f"broke: {error.reason}", 0.0
-    except Exception as error:
-        return f"failed: {type(error).__name__}: {str(error).splitlines()[0][:80]}", 0.0
-    finally:
-        stop()
-        model._compiled_call_impl = None
-    if fallbacks:
-        return f"fell back: {fallbacks[0]}", 0.0
-    for found in (tensors_in(value), tensors_in(again)):
-        if len(found) != len(expected):
-            return f"differs: {len(found)} tensors, not {len(expected)}", spent
-        for one, two in zip(found, expected, strict=True):
-            if one.shape != two.shape or not torch.equal(torch.nan_to_num(one), torch.nan_to_num(two)):
-                return "differs", spent
-    return "captured", spent
+def load() -> dict[str, dict[str, Any]]:
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}  # type: ignore[no-any-return]
 
 
-def best_time(model: torch.nn.Module, inputs: dict[str, Any], repeats: int) -> float:
-    """The least time of a first call."""
-    times = []
-    for _ in range(repeats):
-        gc.collect()
-        times.append(captured(model, inputs)[1])
-    return min(times)
+def key_of(job: Job) -> str:
+    return "/".join(job)
 
 
-def run_model(row: Model, quick: bool, repeats: int) -> dict[str, Any]:
-    """All variants of one architecture."""
-    results: dict[str, str] = {}
-    seconds = 0.0
-    for label, settings in variants_of(row, quick):
-        try:
-            model, inputs = prepared(row, settings)
-            model.train(settings.get("train", False))
-            called(model, inputs)
-        except Exception as error:
-            results[label] = f"not in this version: {type(error).__name__}"
+def run(options: argparse.Namespace) -> None:
+    deadline = time.time() + options.seconds
+    rows = load()
+    jobs = jobs_of(options)
+    if options.time:
+        jobs = [job for job in jobs if job[0] == "named" and job[2] == "eval"]
+    for compiler in ("stator", "torch"):
+        wanted = [job for job in jobs if options.again or options.time or compiler not in rows.get(key_of(job), {})]
+        if compiler == "torch":
+            wanted = [job for job in wanted if job[0] == "named" or _asks(rows.get(key_of(job), {}))]
+        for job, result in ask(compiler, wanted, 3 if options.time else 0, deadline):
+            rows.setdefault(key_of(job), {})[compiler] = result
+            if options.time:
+                rows[key_of(job)][compiler]["seconds"] = round(result.get("seconds", 0.0), 4)
+            print(key_of(job), compiler, result["answer"][:100], flush=True)
+            RESULTS.write_text(json.dumps(dict(sorted(rows.items())), indent=0) + "\n")
+
+
+def _asks(row: dict[str, Any]) -> bool:
+    """Whether the other compiler's answer says something: stator did not capture it whole."""
+    answer = row.get("stator", {}).get("answer", "not built")
+    return answer != "captured" and not answer.startswith("not built")
+
+
+# The page
+
+
+def kind_of(answer: str) -> str:
+    return answer.partition(":")[0]
+
+
+def worst(results: Iterable[tuple[str, dict[str, Any]]]) -> str:
+    """What the variants of a model gave, in few words."""
+    texts = []
+    for label, result in results:
+        answer = result["answer"]
+        if answer == "captured" or answer.startswith("not built"):
             continue
-        results[label] = captured(model, inputs)[0]
-        if not seconds and results[label] == "captured":
-            seconds = best_time(model, inputs, repeats)
-    peers = [name for name in ("torch._dynamo", "torch._inductor") if name in sys.modules]
-    return {"results": results, "seconds": seconds, "imported": peers}
+        more = f", {result['graphs']} graphs, results {result['with breaks']}" if "graphs" in result else ""
+        texts.append(f"{label}: {answer}{more}")
+    if not texts:
+        return "captured"
+    return texts[0] if len({text.partition(": ")[2] for text in texts}) == 1 and len(texts) > 1 else "; ".join(texts)
 
 
-def peer_times(names: list[str], repeats: int) -> dict[str, tuple[float | None, str]]:
-    """torch.compile's front end on the same models."""
-    code = PEER.format(folder=str(Path(__file__).parent), names=names, repeats=repeats)
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    rows = [json.loads(line) for line in process.stdout.splitlines() if line.startswith("[")]
-    return {name: (seconds, text) for name, seconds, text in rows}
+def named_rows(rows: dict[str, dict[str, Any]]) -> Iterator[str]:
+    names = dict.fromkeys(key.split("/")[1] for key in rows if key.startswith("named/"))
+    for name in sorted(names):
+        variants = {key.split("/", 2)[2]: row for key, row in rows.items() if key.startswith(f"named/{name}/")}
+        ours = [(label, row["stator"]) for label, row in variants.items() if "stator" in row]
+        theirs = [(label, row["torch"]) for label, row in variants.items() if "torch" in row]
+        usable = [one for _, one in ours if not one["answer"].startswith("not built")]
+        good = sum(one["answer"] == "captured" for one in usable)
+        measured = variants.get("eval", {})
+        mine, peer = measured.get("stator", {}), measured.get("torch", {})
+        times = guards = "-"
+        if "seconds" in mine and "seconds" in peer:
+            share = mine["seconds"] / peer["seconds"]
+            times = f"{mine['seconds'] * 1e3:.0f} / {peer['seconds'] * 1e3:.0f} ms ({share:.3f})"
+            guards = f"{mine['guards']} / {peer['guards']}"
+        yield f"| {name} | {good} of {len(usable)} | {times} | {guards} | {worst(ours)} | {worst(theirs)} |"
+
+
+def zoo_rows(rows: dict[str, dict[str, Any]]) -> Iterator[str]:
+    for key, row in rows.items():
+        table, name, variant = key.split("/", 2)
+        if table == "zoo" and _asks(row):
+            peer = worst([("", row["torch"])]).removeprefix(": ") if "torch" in row else "not asked"
+            yield f"| {name} | {variant} | {worst([('', row['stator'])]).removeprefix(': ')} | {peer} |"
+
+
+def page() -> str:
+    rows = load()
+    lines = [
+        HEAD,
+        *named_rows(rows),
+        "",
+        NOTE,
+        "",
+        "## Every other architecture",
+        "",
+    ]
+    for variant in ("eval", "train"):
+        found = [row["stator"]["answer"] for key, row in rows.items() if key.startswith("zoo/") and "stator" in row
+                 and key.endswith(f"/{variant}")]  # fmt: skip
+        built = [answer for answer in found if not answer.startswith("not built")]
+        counts = Counter(map(kind_of, built))
+        text = ", ".join(f"{count} {kind}" for kind, count in counts.most_common())
+        lines.append(f"- {variant}: {len(built)} built by rule and run ({text}); {len(found) - len(built)} not built.")
+    note = "Those not captured whole (not asked: torch.compile has not been run on it):"
+    lines += ["", note, "", "| model | variant | stator | torch.compile |", "|---|---|---|---|", *zoo_rows(rows), ""]
+    return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", nargs="*")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--no-peer", action="store_true")
-    parser.add_argument("--repeats", type=int, default=3)
+    for flag in ("named", "time", "page", "again"):
+        parser.add_argument(f"--{flag}", action="store_true")
+    parser.add_argument("--seconds", type=float, default=1e9)
     options = parser.parse_args()
-    warnings.filterwarnings("ignore")
-    rows = [row for row in MODELS if not options.names or row.name in options.names]
-    table: dict[str, Any] = {}
-    for row in rows:
-        table[row.name] = run_model(row, options.quick, options.repeats)
-    peers = {} if options.no_peer else peer_times([row.name for row in rows], options.repeats)
-    total = good = 0
-    for name, entry in table.items():
-        seconds, answer = peers.get(name, (None, "-"))
-        entry["peer_seconds"], entry["peer"] = seconds, answer
-        texts = entry["results"]
-        usable = [text for text in texts.values() if not text.startswith("not in")]
-        total += len(usable)
-        good += sum(text == "captured" for text in usable)
-        ratio = f"{entry['seconds'] / seconds:.2f}" if seconds and entry["seconds"] else "-"
-        entry["ratio"] = ratio
-        worst = "; ".join(f"{label}: {text}" for label, text in texts.items() if text != "captured") or "captured"
-        print(f"{name:18} {entry['seconds'] * 1e3:7.1f} ms  {ratio:>5}  peer {answer:12} {worst}")
-    print(f"{good} of {total} captured, equal to eager")
-    if not options.names:
-        RESULTS.write_text(json.dumps(table, indent=1) + "\n")
+    if not options.page:
+        run(options)
+    PAGE.write_text(page())
 
 
 if __name__ == "__main__":

@@ -234,6 +234,7 @@ def counted(manager: Any) -> tuple[int, int]:
 
 def told_it_is_compiled(subject: Subject) -> Outcome | Exception:
     """Eager, of a program that is told it is being compiled: what it gives, or how it fails."""
+    compiled, subject.model._compiled_call_impl = subject.model._compiled_call_impl, None
     torch.compiler._is_compiling_flag = True
     try:
         return subject.call(subject.model)[0]
@@ -241,6 +242,7 @@ def told_it_is_compiled(subject: Subject) -> Outcome | Exception:
         return error
     finally:
         torch.compiler._is_compiling_flag = False
+        subject.model._compiled_call_impl = compiled
 
 
 def attempt(compiler: Compiler, subject: Subject, expected: Outcome, fullgraph: bool) -> tuple[str, float]:

@@ -1,5 +1,5 @@
 .PHONY: table-models
-table-models: native  ## which transformers models are captured whole, and in what time
+table-models: native  ## which transformers models are captured whole, in what time, with how many guards; writes docs/models.md (hours)
 	$(BIN)/python benchmarks/capture.py
 
 .PHONY: cpython-suite

@@ -93,7 +93,7 @@ def _copy(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return value
     if tracer.is_python_method(value, "__copy__"):
         return tracer.call(tracer.special(value, "__copy__"), [], {})
-    return _shallow(tracer, value) if _is_plain(kind) else NotImplemented
+    return _shallow(tracer, value) if _is_plain(kind) and _answers_plainly(tracer, value) else NotImplemented
 
 
 def _shallow(tracer: Tracer, value: Any) -> Any:
@@ -146,7 +146,7 @@ def _deep(tracer: Tracer, part: Any, memo: dict[int, Any]) -> Any:
     elif kind is set:
         tracer.world.read(part)
         made = memo[id(part)] = {_deep(tracer, inner, memo) for inner in part}
-    elif not _is_plain(kind) or tracer.is_python_method(part, "__deepcopy__"):
+    elif not _is_plain(kind) or tracer.is_python_method(part, "__deepcopy__") or not _answers_plainly(tracer, part):
         raise _OwnProtocol
     else:
         tracer.world.guard_type(part)
@@ -156,11 +156,22 @@ def _deep(tracer: Tracer, part: Any, memo: dict[int, Any]) -> Any:
     return made
 
 
+def _answers_plainly(tracer: Tracer, value: Any) -> bool:
+    """Whether a class's own `__getattribute__`, if it has one, gives `object`'s methods for copying."""
+    if type(value).__getattribute__ is object.__getattribute__:
+        return True
+    names = [name for name in ("__reduce_ex__", "__getstate__") if hasattr(object, name)]
+    found = [tracer.load_attr(value, name) for name in names]
+    return all(
+        type(method) is types.BuiltinFunctionType and method.__name__ == name
+        for name, method in zip(names, found, strict=True)
+    )
+
+
 def _is_plain(kind: type) -> bool:
     """Whether instances keep their state in `__dict__` alone, and `object` says how they are copied."""
     return (
-        kind.__getattribute__ is object.__getattribute__
-        and kind not in copyreg.dispatch_table
+        kind not in copyreg.dispatch_table
         and kind.__reduce_ex__ is object.__reduce_ex__
         and kind.__reduce__ is object.__reduce__
         and getattr(kind, "__getstate__", None) is getattr(object, "__getstate__", None)
