@@ -99,3 +99,16 @@ def test_an_entry_is_for_who_may_override() -> None:
             assert torch.equal(compiled(x), torch.cos(x) + 1)
             with switch():
                 assert torch.equal(compiled(x), operations(x))
+
+
+def test_an_inherited_method_may_be_given_another_meaning() -> None:
+    stator.reset()
+
+    class Local(torch.Tensor):
+        pass
+
+    compiled = stator.compile(lambda x: x.sigmoid(), backend="eager", fullgraph=True)
+    x = torch.zeros(2).as_subclass(Local)
+    assert torch.equal(compiled(x), torch.full((2,), 0.5).as_subclass(Local))
+    Local.sigmoid = lambda self: self + 3  # type: ignore[method-assign, assignment]
+    assert torch.equal(compiled(x), torch.full((2,), 3.0).as_subclass(Local))

@@ -19,7 +19,7 @@ from stator.capture.control import Break, Restart, UserException
 from stator.capture.graph import GraphBuilder
 from stator.capture.instance_dicts import InstanceDict
 from stator.capture.operators import ABSENT, lookup_attribute, lookup_special
-from stator.capture.overrides import UNHANDLED, Overrides, has_dispatch, modes_set_aside
+from stator.capture.overrides import PLAIN_KINDS, UNHANDLED, Overrides, has_dispatch, modes_set_aside
 from stator.exc import DataDependentError, UserError
 from stator.tensors import engine, twins
 from stator.tensors.abstract import AbstractTensor
@@ -241,7 +241,8 @@ class Recording(Overrides):
             text = f"'{tensor.kind.__name__}' object has no attribute '{name}'"
             raise UserException(AttributeError(text))
         holder = type(attribute)
-        self._guard_lookup(tensor.kind, name, attribute)
+        if tensor.kind not in PLAIN_KINDS:  # the program may give its class another one later
+            self.tree.const(tensor.kind).child("LOOKUP", name).guard("IS", attribute, self.location())
         if holder is types.FunctionType or holder in (types.MethodDescriptorType, types.WrapperDescriptorType):
             return types.MethodType(attribute, tensor)
         if holder is property and attribute.fget is not None and attribute.fget.__module__ not in ("torch._tensor",):
