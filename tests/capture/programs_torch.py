@@ -326,3 +326,8 @@ def scripted(x, factor: float):
 def scripted_function(x):
     y, z = scripted(x + 1, 2.0)
     return y * 2, z
+
+
+@program(tensor)
+def arguments_named_by_keywords(x):
+    return x.clone().random_(**{"from": 1, "to": 9}), x.clone().uniform_(**{"from": -1, "to": 2})

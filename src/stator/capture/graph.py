@@ -80,6 +80,10 @@ class GraphBuilder:
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> torch.fx.Node:
         """Record a call; a tensor's method is recorded as such."""
+        if "from" in kwargs:  # `random_` and `uniform_` take a word that a graph's text cannot name an argument by
+            named = dict(kwargs)
+            args = (*args, named.pop("from"), *([named.pop("to")] if "to" in named else ()))
+            kwargs = named
         kind, target = "call_function", function
         if (
             type(function) is types.MethodDescriptorType
