@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -134,6 +133,14 @@ def run_model(row: Model) -> dict[str, Any]:
     return {"result": text, "breaks": sorted(set(breaks)), "kept_eager": eager, "kept_over_eager": kept}
 
 
+def save(table: dict[str, Any]) -> None:
+    """Put these rows into the table; those of other models stay."""
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    order = [row.name for row in MODELS]
+    rows = dict(sorted({**known, **table}.items(), key=lambda item: order.index(item[0])))
+    RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", nargs="*")
@@ -149,14 +156,13 @@ def main() -> None:
             print(f"{row.name:14} failed: {type(error).__name__}: {str(error).splitlines()[0][:150]}", flush=True)
             table[row.name] = {"result": f"failed: {type(error).__name__}", "breaks": [], "kept_over_eager": {}}
             continue
+        entry["torch"] = torch.__version__
         kept = "  ".join(f"{ratio:.3f}" for ratio in entry["kept_over_eager"].values())
         print(f"{row.name:14} kept {kept}  {entry['result']}  {', '.join(entry['breaks'])}", flush=True)
+        save(table)
     equal = sum(entry["result"] == "equal" for entry in table.values())
     within = sum(all(ratio <= 1 for ratio in entry["kept_over_eager"].values()) for entry in table.values())
     print(f"{equal} of {len(table)} train equal to eager, {within} keep at most what eager keeps")
-    if not options.names:
-        peers = [name for name in ("torch._dynamo", "torch._inductor") if name in sys.modules]
-        RESULTS.write_text(json.dumps({"models": table, "imported": peers}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -601,7 +601,7 @@ def ns_pytree():
     return f, lambda: (L(3),)
 
 
-@case("opaque_callable")
+@case()
 def ns_inline():
     def h(x):
         n = 0

@@ -7,6 +7,7 @@ constant of the node, frozen and not guarded, as the non-strict model has it.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,7 +34,8 @@ class FlatCall:
         self.result_structure: Any = None
         self.result_leaves: list[Any] = []
         self.result_positions: list[int] = []
-        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        name = getattr(function, "__name__", type(function).__name__)
+        self.__name__ = name.strip("<>")  # fx cannot write the name of a lambda
         self.__qualname__ = self.__name__
         self.__module__ = __name__  # fx writes what it takes for torch's own by name, and would not find this
 
@@ -131,3 +133,24 @@ def autograd_function(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -
     if cls is BackwardHookFunction:
         raise Break("backward_hook", "its hooks follow the gradients of what goes in and comes out")
     return record_call(tracer, cls.apply, args[1:], kwargs)
+
+
+def call_whole(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """What `nonstrict_trace(function)` gives inside of captured code; a row of `LATE_FUNCTIONS` stands for it there."""
+    return function(*args, **kwargs)
+
+
+def mark_inline(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """`nonstrict_trace(function)` in captured code."""
+    function = args[0] if args else kwargs["traceable_fn"]
+    for cell in getattr(function, "__closure__", None) or ():
+        if type(cell.cell_contents) is AbstractTensor:
+            raise Break(
+                "nonstrict_call_failed", f"{function.__name__}: it closes over a tensor; pass it as an argument"
+            )
+    return functools.partial(call_whole, function)
+
+
+def call_marked_inline(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A call of what `mark_inline` gave."""
+    return record_call(tracer, args[0], args[1:], kwargs)

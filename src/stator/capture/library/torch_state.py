@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.overrides
 
+from stator.capture import nonstrict
 from stator.capture.control import Break, SkipFrame
 from stator.tensors.abstract import AbstractTensor
 
@@ -137,6 +138,9 @@ FUNCTIONS: dict[Any, Any] = {
     torch._C._get_tracing_state: _constant(None),
 }
 LATE_FUNCTIONS: dict[tuple[Any, Any], Any] = {
+    ("torch._dynamo.decorators", "nonstrict_trace"): nonstrict.mark_inline,
+    ("stator.api.controls", "nonstrict_trace"): nonstrict.mark_inline,
+    ("stator.capture.nonstrict", "call_whole"): nonstrict.call_marked_inline,
     ("torch._dynamo.mutation_guard", "GenerationTracker.tag"): _constant(None),
     ("torch._dynamo.decorators", "graph_break"): _graph_break,
     ("torch._dynamo.decorators", "skip_frame"): _skip_frame,
