@@ -1119,3 +1119,9 @@ def maybe_marked(system):
         x = T(size, 4)()
         system.maybe_mark_dynamic(x, 0)
         yield compiled(x)
+
+
+@calls(1, *[(T(n, m),) for n, m in ((8, 5), (5, 3), (3, 4), (64, 2))])
+def index_by_grids(x):
+    rows = torch.arange(x.shape[0])[:, None]
+    return x[rows, torch.arange(x.shape[1])] * 2

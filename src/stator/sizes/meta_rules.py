@@ -285,6 +285,23 @@ def _pad(x: torch.Tensor, pad: list[Size], value: Any = 0) -> Any:
     return shapes.empty_strided(sizes, shapes.contiguous_strides(sizes), x.dtype, x.device)
 
 
+# --- indexing ----------------------------------------------------------------------------------------------------
+@_rule(aten.index.Tensor)
+def _index(x: torch.Tensor, indices: list[torch.Tensor | None]) -> Any:
+    """Elements at integer places of neighbouring dimensions of a contiguous tensor; else the kernel decides."""
+    places = [axis for axis, index in enumerate(indices) if index is not None]
+    given = [index for index in indices if index is not None]
+    if not given or any(index.dtype not in (torch.int64, torch.int32) for index in given):
+        return NotImplemented
+    if places != list(range(places[0], places[-1] + 1)) or not shapes.is_contiguous(*_layout(x)):
+        return NotImplemented
+    if not all(shapes.is_contiguous(*_layout(index)) for index in given):
+        return NotImplemented
+    common = shapes.broadcast([list(index.shape) for index in given])
+    sizes = [*x.shape[: places[0]], *common, *x.shape[places[-1] + 1 :]]
+    return shapes.empty_strided(sizes, shapes.contiguous_strides(sizes), x.dtype, x.device)
+
+
 # --- questions -----------------------------------------------------------------------------------------------------
 @_rule(aten.size.default, aten.sym_size.default)
 def _size(x: torch.Tensor) -> Any:
