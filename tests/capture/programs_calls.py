@@ -298,7 +298,7 @@ def generator_stop_inside(x):
         return x, str(error), type(error.__cause__).__name__
 
 
-@program(tensor, reason="cannot_rebuild", rehits=False)
+@program(tensor, rehits=False)
 def generator_delegated_throw(x):
     log = []
 

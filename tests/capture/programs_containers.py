@@ -380,7 +380,7 @@ def bytes_and_strings(x):
     return x, b, bytes(b), b"ab".hex(), "a,b".split(","), "-".join(["x", "y"]), "abc"[::-1], "x".center(5, "*"), b[1:3]
 
 
-@program(lambda: (T(3.0), bytearray(b"ab")))
+@program(lambda: (T(3.0), bytearray(b"ab")), reason="c_reads_object")
 def bytearray_argument(x, b):
     b.append(67)
     b[0] = 90
@@ -587,3 +587,74 @@ def repeated_in_place(x, a, d):
     a += (7,)
     a += "xy"
     return a is b, a, d, c
+
+
+def _lists(*starts):
+    """The same program on lists that differ only where it does not look."""
+    return [lambda start=start: (T(2.0), list(start)) for start in starts]
+
+
+MOVED = _lists([1, 1], [1, 2], [2, 1], [3, 1], [1, 7, 1], [1, 1, 9], [4, 5, 1])
+
+
+@program(*MOVED)
+def elements_moved_by_insert(x, items):
+    items.insert(1, len(items) % 5)
+    return x
+
+
+@program(*MOVED)
+def elements_moved_by_deletion(x, items):
+    del items[0]
+    return x
+
+
+@program(*MOVED)
+def elements_moved_by_slices(x, items):
+    items[:0] = [items[0]]
+    items[2:2] = [1]
+    return x
+
+
+@program(*MOVED)
+def elements_written_and_put_behind(x, items):
+    items[0] = 1
+    items[-1] = x.shape[0]
+    items.append(3)
+    return x
+
+
+@program(*MOVED)
+def elements_that_all_go(x, items):
+    items.clear()
+    items.append(1)
+    return x, sum(items)
+
+
+@program(*MOVED)
+def list_written_whole(x, items):
+    items[:] = [1, *items[:1]]
+    return x
+
+
+@program(*[lambda start=start, size=size: (T(2.0), deque(start, size)) for size in (None, 3) for start in
+           ([1, 1], [1, 7, 1], [4, 5, 1])])
+def deque_from_outside(x, items):
+    items.append(1)
+    items.appendleft(2)
+    items.extend([3])
+    return x
+
+
+@program(lambda: (T(2.0), {"a": 1}), lambda: (T(2.0), {"b": 2}), lambda: (T(2.0), {}), lambda: (T(2.0), {"a": 3}))
+def dict_whose_entries_all_go(x, table):
+    table.clear()
+    table["a"] = 1
+    return x
+
+
+@program(lambda: (T(2.0), bytearray(b"ab")), lambda: (T(2.0), bytearray(b"cd")), reason="c_reads_object")
+def bytearray_from_outside(x, data):
+    data.append(5)
+    data[0] = 7
+    return x, data[1]

@@ -40,7 +40,7 @@ def test_what_cannot_be_called_is_named(thing):
         ({"options": {"triton.cudagraphs": True}}, InvalidOption, "no option 'triton.cudagraphs': it has numerics"),
         ({"options": {"numerics": "sloppy"}}, InvalidOption, "'numerics' cannot be 'sloppy'"),
         ({"fullgraph": "yes"}, InvalidOption, "True or False, not 'yes'"),
-        ({"dynamic": "yes"}, InvalidOption, "dynamic is None, True, False"),
+        ({"dynamic": "yes"}, InvalidOption, "None, True, False or a mapping"),
         ({"recompile_limit": 0}, InvalidOption, "a positive number, not 0"),
         ({"recompile_limit": True}, InvalidOption, "a positive number, not True"),
         ({"recompile_limit": "many"}, InvalidOption, "a positive number, not 'many'"),

@@ -118,5 +118,12 @@ def test_whole_step(run, name, backend):
         assert run.compiles <= 4
 
 
+def test_a_process_that_ran_torchs_own_compiler_breaks_no_more(run):
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))  # marks its optimizers for ever
+    run.breaks.clear()
+    train_both(plain_step, lambda parameters: torch.optim.SGD(parameters, lr=0.1), "eager")
+    assert set(run.breaks) == {"gradient_call"}
+
+
 if __name__ == "__main__":
     raise SystemExit(subprocess.call([sys.executable, "-m", "pytest", __file__]))

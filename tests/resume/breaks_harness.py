@@ -11,6 +11,7 @@ import gc
 import io
 import random
 import traceback
+import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +55,10 @@ class CountOperations(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
+# What arithmetic on sizes and numbers gives: no operator of the program's.
+NUMBERS = (types.NoneType, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
 class Counting:
     """A backend that runs graphs as they are, and counts."""
 
@@ -66,7 +71,7 @@ class Counting:
         calls = [node for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
         count = sum(
             getattr(node.target, "__name__", node.target) not in MODES
-            and node.meta.get("example_value") is not None  # arithmetic on sizes has none
+            and not isinstance(node.meta.get("example_value"), NUMBERS)
             for node in calls
         )
         self.graphs.append(count)

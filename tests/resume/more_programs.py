@@ -71,8 +71,8 @@ def program(y, log):
 """,
     ),
     "loop_groupby": (
-        4,
-        10,
+        5,
+        8,
         """
 import itertools
 def program(y, log):

@@ -188,6 +188,9 @@ class Calls(TracerState):
 
     def _call_marked(self, function: Any, mark: marks.Mark, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if mark is marks.Mark.DISABLED:
+            original = marks.shut_out_from_torch(function)
+            if original is not None:
+                return self.call(original, args, kwargs)
             raise _disabled(function)
         self.indirect()
         if mark is marks.Mark.ALLOWED or mark is marks.Mark.NONSTRICT:

@@ -91,6 +91,14 @@ def reason_of(function: Any) -> str:
     return str(getattr(function, "_torchdynamo_disable_msg", None) or "")
 
 
+def shut_out_from_torch(function: Any) -> Any:
+    """A method of torch's optimizers that torch's own compiler, once it ran, keeps itself out of: the original."""
+    names = getattr(function, "__dict__", None) or {}
+    original = names.get("_torchdynamo_orig_callable")
+    module = getattr(original, "__module__", None) or ""
+    return original if module.startswith("torch.optim.") else None
+
+
 def mark_of(function: Any) -> Mark | None:
     """The mark of a callable, torch's own spellings included."""
     try:

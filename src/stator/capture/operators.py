@@ -24,7 +24,7 @@ from stator.capture.state import TracerState
 from stator.tensors.abstract import AbstractTensor
 from stator.values.arrays import is_scalar
 from stator.values.constants import guard_kind, is_constant
-from stator.values.world import entries
+from stator.values.world import entries, same_constant
 
 BINARY: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
     "+": (operator.add, "__add__", "__radd__"),
@@ -542,6 +542,7 @@ class Operators(TracerState):
         if isinstance(container, types.MappingProxyType) and self.world.is_outside(container):
             raise Break("c_reads_object", "a mapping proxy")
         if isinstance(container, collections.deque) or type(container) in (range, str, bytes, bytearray, torch.Size):
+            self.require_own_bytes(container)
             self.world.read(container)
             return self.native(operator.getitem, container, self.index_of(key))
         self.require_c_value(container, "subscript")
@@ -624,12 +625,34 @@ class Operators(TracerState):
             return
         if isinstance(container, (list, collections.deque, bytearray)):
             key = self.index_of(key)
-            self.world.read_length(container)
+            value = self.listed(value) if type(key) is slice else value
+            self._prepare_write(container, key, value)
             base = next(kind for kind in (list, collections.deque, bytearray) if isinstance(container, kind))
-            self.native(base.__setitem__, container, key, self.listed(value) if type(key) is slice else value)
+            self.native(base.__setitem__, container, key, value)
             return
         self.require_c_value(container, "item assignment")
         self.native(operator.setitem, container, key, value)
+
+    def require_own_bytes(self, value: Any) -> None:
+        """The bytes in a bytearray from outside are not guarded: plain Python reads and writes them."""
+        if isinstance(value, bytearray) and id(value) in self.world.shadow_of_copy:
+            raise Break("c_reads_object", "a bytearray")
+
+    def _prepare_write(self, container: Any, key: Any, value: Any) -> None:
+        """What is there counts where a write moves it, and where one that changes nothing now might later."""
+        if not isinstance(container, list):
+            self.require_own_bytes(container)
+            self.world.read(container)
+        elif type(key) is slice:
+            whole = (key.start, key.stop, key.step) == (None, None, None)
+            (self.world.overwrite if whole else self.world.read)(container)
+        else:
+            self.world.read_length(container)
+            if type(key) is int and -len(container) <= key < len(container):
+                place = key % len(container)
+                held = list.__getitem__(container, place)
+                if held is value or same_constant(held, value):
+                    self.world.read_item(container, place)
 
     def delete_item(self, container: Any, key: Any) -> None:
         if self.is_python_method(container, "__delitem__"):
@@ -650,7 +673,7 @@ class Operators(TracerState):
             self.native(base.__delitem__, container, key)
             return
         if isinstance(container, (list, collections.deque)):
-            self.world.read_length(container)
+            self.world.read(container)
             base = list if isinstance(container, list) else collections.deque
             self.native(base.__delitem__, container, self.index_of(key))
             return

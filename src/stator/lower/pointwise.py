@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from stator import config
 from stator.loops import build
 from stator.loops.build import apply, convert
 from stator.loops.integers import Size
@@ -499,9 +500,11 @@ class Computation:
         raise NotLowered(f"an argument of type {type(value).__name__}")
 
     def _read(self, value: Any, indices: tuple[Size, ...], type_: str, small: str) -> Expression | None:
-        """An operand in the type computed in, rounded to the half type `small` before."""
+        """An operand in the type computed in, rounded to the half type `small` before if eager's numbers are wanted."""
         if value is None:
             return None
+        if config.numerics == "fast":
+            small = ""
         if isinstance(value, (Stored, Lazy)):
             element = value.at(indices)
             return convert(convert(element, small) if small else element, type_)

@@ -483,6 +483,9 @@ class ResidualBuilder:
         target = self.fetch(shadow.source)
         now, before = shadow.copy, shadow.snapshot
         if isinstance(now, dict):
+            if shadow.overwritten:
+                self.lines.append(f"{self._dict_type(now)}.clear({target})")
+                before = ()
             self._replay_dict(target, now, before)
         elif isinstance(now, set):
             self.lines.append(f"set.clear({target})")
@@ -494,6 +497,10 @@ class ResidualBuilder:
             parts = self.sequence(collections.deque.__iter__(now))
             self.lines.append(f"{owner}.clear({target})")
             self.lines.append(f"{owner}.extend({target}, ({parts}))")
+        elif shadow.overwritten:
+            self.lines.append(f"list.__setitem__({target}, slice(None), ({self.sequence(list.__iter__(now))}))")
+        elif not shadow.read:
+            self._replay_places(target, list(list.__iter__(now)), before)
         else:
             parts_now = list(list.__iter__(now))
             kept = 0
@@ -507,9 +514,20 @@ class ResidualBuilder:
                 tail = f"slice({kept}, None)"
                 self.lines.append(f"list.__setitem__({target}, {tail}, ({self.sequence(parts_now[kept:])}))")
 
+    def _replay_places(self, target: str, now: list[Any], before: tuple[Any, ...]) -> None:
+        """A list not looked at as a whole: single places were written, and something was put behind."""
+        for place, old in enumerate(before):
+            if now[place] is not old and not same_constant(now[place], old):
+                self.lines.append(f"list.__setitem__({target}, {place}, {self.expression(now[place])})")
+        if len(now) > len(before):
+            self.lines.append(f"list.extend({target}, ({self.sequence(now[len(before) :])}))")
+
+    def _dict_type(self, mapping: dict[Any, Any]) -> str:
+        ordered = isinstance(mapping, collections.OrderedDict)
+        return self.constant(collections.OrderedDict) if ordered else "dict"
+
     def _replay_dict(self, target: str, now: dict[Any, Any], before: tuple[Any, ...]) -> None:
-        ordered = isinstance(now, collections.OrderedDict)
-        owner = self.constant(collections.OrderedDict) if ordered else "dict"
+        owner = self._dict_type(now)
         old_keys = list(before[::2])
         new_keys = [key for key, _ in entries(now)]
         kept = [key for key in old_keys if dict.__contains__(now, key)]

@@ -55,7 +55,7 @@ def entries(mapping: dict[Any, Any]) -> Any:
 class Shadow:
     """A private copy standing for an outside container."""
 
-    __slots__ = ("copy", "deep", "entries", "original", "read", "snapshot", "source")
+    __slots__ = ("copy", "deep", "entries", "original", "overwritten", "read", "snapshot", "source")
 
     def __init__(self, original: Any, copy: Any, source: Source) -> None:
         self.original = original
@@ -65,9 +65,12 @@ class Shadow:
         self.entries: dict[Any, Any] = {}  # copy's key -> original key, where they differ
         self.read = False
         self.deep = False
+        self.overwritten = False  # nothing of what was there is left: what was there does not matter
 
     def changed(self) -> bool:
         """Whether the trace changed it."""
+        if self.overwritten:
+            return True
         if isinstance(self.copy, dict):
             now: tuple[Any, ...] = tuple(part for pair in entries(self.copy) for part in pair)
         else:
@@ -361,6 +364,12 @@ class World:
             else:
                 shadow.source.guard("LENGTH", len(shadow.snapshot), self.location())
 
+    def overwrite(self, container: Any) -> None:
+        """All that was in a container goes, whatever it was."""
+        shadow = self.shadow_of_copy.get(id(container))
+        if shadow is not None:
+            shadow.overwritten = shadow.read = True
+
     def read(self, container: Any) -> None:
         """All of a container's own structure is used: its length, its keys, the constants in it."""
         shadow = self.shadow_of_copy.get(id(container))
@@ -379,6 +388,8 @@ class World:
             source.guard("MEMBERS", frozenset(snapshot), location)
             return
         source.guard("LENGTH", len(snapshot), location)
+        if isinstance(container, collections.deque):
+            self._use(container.maxlen, source.child("SLOT", "maxlen"))
         for index in range(len(snapshot)):
             self._read_number_or_use(shadow, index, source.child("INDEX", index))
 

@@ -5,7 +5,8 @@ may change its target freely; what matters is what it *reads*, since that needs 
 code of the program (comparing, hashing, calling), which must go through the interpreter.
 
     row            meaning
-    reads          "none" the container's contents are not looked at; "length"; "key" one entry; "all"
+    reads          "none" what is there stays where it is and is not looked at; "length"; "key" one entry; "all"
+                   it is looked at, or moved; "overwrite" all of it goes
     arguments      "store" kept as they are; "iterable" consumed; "key" hashed; "compare" compared with elements;
                    "value" C reads them deeply
 """
@@ -39,12 +40,13 @@ class Row(NamedTuple):
 
 
 LIST = {
-    "append": Row("none", "store"), "insert": Row("length", "store"), "extend": Row("none", "iterable"),
-    "clear": Row("none", "store"), "copy": Row("all", "store"), "pop": Row("all", "store"),
+    "append": Row("none", "store"), "insert": Row("all", "store"), "extend": Row("none", "iterable"),
+    "clear": Row("overwrite", "store"), "copy": Row("all", "store"), "pop": Row("all", "store"),
     "reverse": Row("all", "store"), "index": Row("all", "compare"), "count": Row("all", "compare"),
     "remove": Row("all", "compare"), "sort": Row("all", "callback"), "__len__": Row("length", "store"),
     "__getitem__": Row("item", "store"), "__setitem__": Row("item", "store"), "__delitem__": Row("item", "store"),
-    "__contains__": Row("contains", "store"), "__iter__": Row("all", "store"), "__init__": Row("none", "iterable"),
+    "__contains__": Row("contains", "store"), "__iter__": Row("all", "store"),
+    "__init__": Row("overwrite", "iterable"),
     "__reversed__": Row("all", "store"), "__add__": Row("operator", "store"), "__iadd__": Row("none", "iterable"),
     "__mul__": Row("all", "value"), "__imul__": Row("all", "value"), "__rmul__": Row("all", "value"),
     "__eq__": Row("operator", "store"), "__ne__": Row("operator", "store"), "__lt__": Row("operator", "store"),
@@ -52,13 +54,14 @@ LIST = {
     "__repr__": Row("print", "store"), "__str__": Row("print", "store"), "__hash__": Row("none", "store"),
 }  # fmt: skip
 DEQUE = {
-    **LIST, "appendleft": Row("length", "store"), "extendleft": Row("length", "iterable"),
-    "popleft": Row("all", "store"), "rotate": Row("all", "value"), "append": Row("length", "store"),
+    **LIST, "appendleft": Row("all", "store"), "extendleft": Row("all", "iterable"),
+    "popleft": Row("all", "store"), "rotate": Row("all", "value"), "append": Row("all", "store"),
+    "extend": Row("all", "iterable"), "__iadd__": Row("all", "iterable"), "__init__": Row("all", "iterable"),
 }  # fmt: skip
 DICT = {
     "get": Row("key", "key"), "setdefault": Row("key", "key"), "pop": Row("key", "key"),
     "popitem": Row("all", "store"), "keys": Row("all", "store"), "values": Row("all", "store"),
-    "items": Row("all", "store"), "update": Row("none", "mapping"), "clear": Row("none", "store"),
+    "items": Row("all", "store"), "update": Row("none", "mapping"), "clear": Row("overwrite", "store"),
     "copy": Row("all", "store"), "__len__": Row("length", "store"), "__getitem__": Row("item", "store"),
     "__setitem__": Row("item", "store"), "__delitem__": Row("item", "store"),
     "__contains__": Row("contains", "store"), "__iter__": Row("all", "store"), "__init__": Row("none", "mapping"),
@@ -167,6 +170,8 @@ def _run(tracer: Tracer, row: Row, function: Any, name: str, args: list[Any], kw
         return tracer.native(function, *args)
     if row.reads == "all":
         world.read(target)
+    elif row.reads == "overwrite":
+        world.overwrite(target)
     elif row.reads == "length":
         world.read_length(target)
     elif row.reads == "key" and rest:
@@ -267,6 +272,7 @@ def _generator_method(tracer: Tracer, function: Any, name: str, args: list[Any],
 
 def _value_method(tracer: Tracer, function: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Methods of immutable values: arguments are read deeply, iterables consumed."""
+    tracer.require_own_bytes(args[0])
     if name in ("join", "fromkeys", "maketrans") and len(args) > 1:
         args = [args[0], *tracer.for_c(args[1:])]
         if name == "join":
