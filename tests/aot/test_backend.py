@@ -385,3 +385,12 @@ def test_a_graph_the_stage_refuses_runs_as_it_was_captured():
     assert seen == ["aot_layout"]
     with pytest.raises(stator.exc.Unsupported, match="sparse_coo"):
         stator.compile(function, backend="aot_eager", fullgraph=True)(*arguments)
+
+
+def test_parameters_a_function_taken_whole_reaches_by_itself_are_trained():
+    layer = torch.nn.Linear(3, 2)
+    whole = stator.nonstrict_trace(lambda x: layer(x))
+    x = torch.randn(4, 3)
+    (expected,) = torch.autograd.grad(layer(x).relu().sum(), [layer.weight])
+    stator.compile(lambda x: whole(x).relu(), backend="aot_eager", fullgraph=True)(x).sum().backward()
+    assert torch.equal(layer.weight.grad, expected)

@@ -188,6 +188,7 @@ class _Tracing:
         self.adopted: dict[int, int] = {}
         self.owned = owned
         self.leaves: list[Any] = []  # what gradients are taken of
+        self.met: dict[int, torch.Tensor] = {}  # leaves that autograd met themselves, before the recorder did
         self.values: list[Any] = []  # what the program gets
         self.memory_of: dict[int, Storage] = {}
 
@@ -227,6 +228,8 @@ class _Tracing:
             self.names.append(name)
             with torch._C._DisableTorchDispatch():
                 self._add_input(name, real)
+            if real.requires_grad:
+                self.met[known] = real
         return self.values[known]  # type: ignore[no-any-return]
 
     # --- inputs ------------------------------------------------------------------------------------------------
@@ -410,7 +413,7 @@ class _Tracing:
         self, results: list[AbstractTensor], sources: list[int], targets: list[int], tangents: list[Any]
     ) -> list[Any]:
         outputs = tuple(results[number] for number in sources)
-        leaves = tuple(self.leaves[place] for place in targets)
+        leaves = tuple(self.met.get(place, self.leaves[place]) for place in targets)
         # torch.autograd.grad says the same, but imports sympy to look at the tangents.
         return list(
             _engine_run_backward(
