@@ -611,3 +611,11 @@ def class_patterns_that_are_wrong(x):
         except TypeError as error:
             found.append(str(error))
     return x, found
+
+
+@program(lambda: (T(3.0), 1), lambda: (T(3.0), 2), lambda: (T(3.0), 3), lambda: (T(3.0), 4))
+def exceptions_that_show_a_number_that_varies(x, n):
+    try:
+        raise ValueError("bad", n * 2)
+    except ValueError as error:
+        return x + n, str(error), repr(error), f"{error}", error.args

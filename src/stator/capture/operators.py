@@ -799,6 +799,11 @@ class Operators(TracerState):
             if shown is not None:
                 return shown
         self.require_printable(value)
+        if isinstance(value, BaseException) and not self.world.is_outside(value) and not is_constant(value.args):
+            # It shows its arguments, and they are the trace's: an exception of the same kind that shows them rightly.
+            shown = type(value).__new__(type(value))
+            shown.args = tuple(arg if is_constant(arg) else Shown(self, arg) for arg in value.args)
+            value = shown
         return str(self.native(str if name == "__str__" else repr, value))
 
     def _container_text(self, value: Any) -> str | None:
