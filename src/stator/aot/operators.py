@@ -139,6 +139,8 @@ def _read(op: OpOverload) -> Facts:
 
 def _is_composite(name: str) -> bool:
     """Whether eager runs it as other operators: a formula is there, and no kernel that is preferred to it."""
+    if not torch._C._dispatch_has_kernel(name):
+        return False  # known to TorchScript only, as `aten::size` is
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return has_kernel(name, "CompositeImplicitAutograd") and not any(has_kernel(name, key) for key in ("CPU", "CUDA"))
 
