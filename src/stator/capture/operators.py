@@ -801,9 +801,9 @@ class Operators(TracerState):
         self.require_printable(value)
         if isinstance(value, BaseException) and not self.world.is_outside(value) and not is_constant(value.args):
             # It shows its arguments, and they are the trace's: an exception of the same kind that shows them rightly.
-            shown = type(value).__new__(type(value))
-            shown.args = tuple(arg if is_constant(arg) else Shown(self, arg) for arg in value.args)
-            value = shown
+            alike = type(value).__new__(type(value))
+            alike.args = tuple(arg if is_constant(arg) else self.shown(arg) for arg in value.args)
+            value = alike
         return str(self.native(str if name == "__str__" else repr, value))
 
     def _container_text(self, value: Any) -> str | None:
