@@ -55,8 +55,8 @@ OUTPUT_NONE, OUTPUT_SLOT, OUTPUT_INTEGER = range(3)
 
 NEEDS_DATA, NEEDS_HANDLE, NEEDS_PLAIN, NEEDS_ELEMENT = 1, 2, 4, 8
 
-# Kernels over fewer elements than this in total are not worth letting other threads run.
-LIGHT = 1 << 15
+# Kernels of less work than this many threads' shares (see `Kernel.grain`) are not worth letting other threads run.
+LIGHT = 1
 
 
 class NotNative(Exception):
@@ -423,7 +423,7 @@ class _Encoding:
         kernels = [step for step in self.plan.steps if isinstance(step, Kernel)]
         if self.routes or not all(isinstance(step.total, int) for step in kernels):
             return False
-        return sum(int(step.total) for step in kernels if isinstance(step.total, int)) <= LIGHT
+        return sum(int(step.total) / step.grain for step in kernels if isinstance(step.total, int)) <= LIGHT
 
     def program(self) -> Any:
         plan = self.plan
