@@ -21,6 +21,7 @@ from stator.capture.control import Break, UserException
 from stator.capture.instance_dicts import InstanceDict, InstanceDictMethod
 from stator.capture.shown import Shown
 from stator.capture.state import TracerState
+from stator.capture.symbolic import SYMBOLIC
 from stator.tensors.abstract import AbstractTensor
 from stator.values.arrays import is_scalar
 from stator.values.constants import guard_kind, is_constant
@@ -799,11 +800,12 @@ class Operators(TracerState):
             if shown is not None:
                 return shown
         self.require_printable(value)
-        if isinstance(value, BaseException) and not self.world.is_outside(value) and not is_constant(value.args):
-            # It shows its arguments, and they are the trace's: an exception of the same kind that shows them rightly.
-            alike = type(value).__new__(type(value))
-            alike.args = tuple(arg if is_constant(arg) else self.shown(arg) for arg in value.args)
-            value = alike
+        if isinstance(value, BaseException) and any(isinstance(arg, SYMBOLIC) for arg in value.args):
+            # It shows numbers that vary: one of the same kind that shows what they are in this call.
+            make = type(value).__new__
+            if not isinstance(make, types.BuiltinFunctionType):
+                raise Break("c_reads_object", f"the text of a {type(value).__name__}")
+            value = self.native(make, type(value), *map(specialised, value.args))
         return str(self.native(str if name == "__str__" else repr, value))
 
     def _container_text(self, value: Any) -> str | None:
