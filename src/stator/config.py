@@ -64,7 +64,7 @@ SETTINGS: dict[str, Setting] = {
     "capture_dynamic_output_shape_ops": Setting(
         False, "capture operators such as `nonzero` with a symbolic size instead of breaking the graph"
     ),
-    "capture_branches": Setting(False, "capture `if tensor:` with two pure branches as `torch.cond`"),
+    "capture_branches": Setting(False, "no effect so far: `if tensor:` ends the graph; write `torch.cond`"),
     "suppress_errors": Setting(False, "on an error of stator or a backend run that code eagerly, and say so"),
     "reorderable_logging_functions": Setting(
         frozenset(), "functions whose calls may be moved behind the graph", types=(set, frozenset)

@@ -36,7 +36,7 @@ HISTOGRAMS: dict[str, tuple[str, str]] = {
     "compile_seconds": ("cause", "duration of whole compiles"),
     "stage_seconds": ("stage", "duration of the stages of compiles"),
     "break_seconds": ("reason", "time a broken operation ran in plain Python"),
-    "guard_seconds": ("region", "sampled duration of guard checks"),
+    "guard_seconds": ("region", "duration of guard checks, where a source samples them (none does so far)"),
 }
 
 BOUNDS = (1e-6, 1e-5, 1e-4, 1e-3, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)

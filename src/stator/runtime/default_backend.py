@@ -31,6 +31,8 @@ def compile_graph(
     """Compile a captured graph."""
     if mode == "reduce-overhead":
         events.emit("warning", text="reduce-overhead means the same as default on the CPU: a program is one call")
+    elif mode == "max-autotune":
+        events.emit("warning", text="max-autotune compiles as default so far: no tilings are tried on the CPU")
     device = next(
         (one.device.type for one in example_inputs if hasattr(one, "device") and one.device.type != "cpu"), None
     )
